@@ -38,7 +38,7 @@ def check(
         device: 'cpu', 'cuda', or 'all' that there are.
         properties: the names of the properties; None takes all.
         seed: of all inputs.
-        quick: leaves out what takes long: Inductor, ahead-of-time compilation, and most drawn inputs.
+        quick: leaves out what takes long: Inductor, ahead-of-time compilation, and most random inputs.
 
     Returns:
         A report whose `passed` says whether all hold, and whose text says what does not.

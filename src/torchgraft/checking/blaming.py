@@ -1,8 +1,8 @@
-"""What is at fault where a property does not hold.
+"""Finds the part of an operator that is at fault if a property does not hold.
 
-Parts of an operator are replaced, one after the other, by what its reference says, and the same is asked again: the
-part whose replacement mends it is at fault. Of a kernel only the wrong results are replaced at first, so that what is
-mended is known to come of them, and of nothing else that the kernel does.
+Parts of an operator are replaced, one after the other, by what its reference gives, and the same check runs again: the
+part whose replacement makes it pass is at fault. At first only the wrong results of a kernel are replaced: if the check
+then passes, it failed because of them, and of nothing else that the kernel does.
 """
 
 import sys
@@ -33,7 +33,7 @@ _SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Blame:
-    """What is at fault.
+    """The part that is at fault.
 
     Attributes:
         part: the part of the declaration, and how that is known; empty where it is not.
@@ -45,7 +45,7 @@ class Blame:
 
 
 def find_blame(call: Call, ask: Callable[[], None]) -> Blame:
-    """What is at fault for a failure.
+    """Finds the part that is at fault for a failure.
 
     Args:
         call: shows the failure.
@@ -60,7 +60,7 @@ def find_blame(call: Call, ask: Callable[[], None]) -> Blame:
     if _holds(ask):
         advice = "Look for memory that is never written, and for data races"
         return Blame(f"what changes from call to call: repeated, the check passes. {advice}", "chance")
-    # What is written to, and what is drawn, cannot be computed once more beside the call.
+    # Arguments that are written to and random results cannot be computed once more beside the call.
     if operator.mutates or operator.random or operator.sizes_from_data:
         return Blame()
     for find in (_blame_layout, _blame_values, _blame_strides, _blame_kernel, _blame_formula):
@@ -72,7 +72,7 @@ def find_blame(call: Call, ask: Callable[[], None]) -> Blame:
 
 
 def _blame_layout(call: Call, ask: Callable[[], None]) -> Blame | None:
-    """Whether `output` says other sizes, strides or dtypes than there are, and that is all."""
+    """Blames the layout if `output` promises other sizes, strides or dtypes than there are, and that is all."""
     difference = layout_difference(call)
     if not difference:
         return None
@@ -81,7 +81,7 @@ def _blame_layout(call: Call, ask: Callable[[], None]) -> Blame | None:
 
 
 def _blame_values(call: Call, ask: Callable[[], None]) -> Blame | None:
-    """Whether the failure comes of results that are wrong, or errors, for arguments that are laid out plainly."""
+    """Blames the kernel if its results are wrong, or it raises, for arguments that are laid out plainly."""
     seen: list[str] = []
 
     def mended(kernel: _Kernel, arguments: Sequence[Any]) -> Any:
@@ -109,7 +109,7 @@ def _expect_right(call: Call, arguments: Sequence[Any], found: Any) -> None:
 
 
 def _blame_strides(call: Call, ask: Callable[[], None]) -> Blame | None:
-    """Whether the kernel gives what is right where the same arguments are laid out plainly."""
+    """Blames the kernel if it is right for the same arguments in a plain layout alone."""
 
     def by_plain_arguments(kernel: _Kernel, arguments: Sequence[Any]) -> Any:
         return _laid_out(call, arguments, kernel(*each_tensor(_plain, arguments)))
@@ -165,7 +165,7 @@ def _holds(ask: Callable[[], None], replacement: AbstractContextManager[Any] | N
     except Exception:
         return False
     finally:
-        # What was compiled would hold what was replaced.
+        # Compiled code would keep the part that was replaced.
         if "torch._dynamo" in sys.modules:
             torch._dynamo.reset()
     return True
@@ -173,7 +173,7 @@ def _holds(ask: Callable[[], None], replacement: AbstractContextManager[Any] | N
 
 @contextmanager
 def _replaced_kernel(call: Call, function: Callable[[_Kernel, Sequence[Any]], Any]) -> Iterator[None]:
-    """A scope in which a function answers in the place of the kernel; where it cannot, the kernel does."""
+    """A scope in which a function answers in place of the kernel; if it raises, the kernel answers."""
     operator, key = call.operator, _torch_private.DEVICE_KEYS[call.device.type]
     kernel = _torch_private.boxed_kernel_of(operator.raw, key)
     if kernel is None:
@@ -195,7 +195,7 @@ def _replaced_kernel(call: Call, function: Callable[[_Kernel, Sequence[Any]], An
 
 @contextmanager
 def _recorded_by_python(operator: Declared) -> Iterator[None]:
-    """A scope in which no other kernel and formula are used than those that the operator knows."""
+    """A scope in which autograd is recorded in Python, with the kernel and the formula that the operator knows."""
     recorders = dict(operator.recorders)
     operator.recorders.clear()
     try:

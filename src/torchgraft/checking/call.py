@@ -38,18 +38,18 @@ class Call:
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """New tensors at each look; always the same values."""
+        """The arguments: new tensors each time, always of the same values."""
         return self.make()
 
     def make(
         self, device: torch.device | str | None = None, *, seed: int = 0, on_device: bool = False
     ) -> tuple[Any, ...]:
-        """All arguments, with what the sample leaves to the schema's defaults.
+        """Makes all arguments, with the schema's defaults for those that the sample leaves out.
 
         Args:
             device: where, if not on the call's; on `meta` they hold nothing.
             seed: is added to the call's.
-            on_device: whether a GPU may draw values of its own.
+            on_device: whether a GPU may make random values of its own.
         """
         where = self.device if device is None else device
         made = self.sample.make(where, self.dtype, self.seed + seed, on_device=on_device)
@@ -62,7 +62,7 @@ class Call:
 
     @property
     def summed(self) -> int:
-        """How many products one element of the result is a sum of."""
+        """The number of products that one element of the result is a sum of."""
         return self.samples.summed(*self.make("meta"))
 
     @property
@@ -83,7 +83,7 @@ class Call:
         return [name for name, _, has_gradient in self.named_tensors(self.make("meta")) if has_gradient]
 
     def named_tensors(self, arguments: Sequence[Any]) -> Iterator[tuple[str, Tensor, bool]]:
-        """Each tensor among some arguments, with its name and whether it has a gradient."""
+        """Yields each tensor among arguments, with its name and whether it has a gradient."""
         gives_gradients = _gives_gradients(self)
         for argument, value in zip(self.operator.arguments, arguments, strict=True):
             may = argument.name not in self.operator.not_differentiable and not argument.mutated
@@ -117,7 +117,7 @@ class Call:
         return lambda *tensors: single(tuple(self.differentiable_results(tree_leaves(of_chosen(*tensors)))))
 
     def differentiable_results(self, results: Sequence[Tensor]) -> list[Tensor]:
-        """Those of all results, one by one, that should have a gradient where an argument needs one."""
+        """Returns the results that should have a gradient if an argument needs one."""
         constant = [False] * len(results)
         written = len(tensors_of(self.written(self.make("meta")))) if self.operator.mutates else 0
         constant[:written] = [True] * written
@@ -128,31 +128,31 @@ class Call:
         ]
 
     def written(self, arguments: Sequence[Any]) -> list[Any]:
-        """Those of some arguments that a call writes to, and that are not left out."""
+        """Returns the arguments that a call writes to; those that are left out are none."""
         return [value for _, value in mutation.written(self.operator.arguments, arguments) if value is not None]
 
     def with_copies_of_written(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
-        """Some arguments, with copies of the same strides of those that a call writes to."""
+        """Returns arguments with copies, of the same strides, of those that a call writes to."""
         written = {id(each) for each in tensors_of(self.written(arguments))}
         return each_tensor(lambda each: _copied(each) if id(each) in written else each, arguments)
 
     def function(self, *arguments: Any) -> Any:
-        """What a call gives: new values of what it writes to, and its results."""
+        """Calls the operator; returns the new values of arguments that it writes to, and its results."""
         return self.outcome_of(self.operator.call, arguments)
 
     def outcome_of(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-        """What calling a function gives that computes the same as the operator; see `function`."""
+        """Calls a function that computes the same as the operator; returns as `function` does."""
         found = function(*arguments)
         if not self.operator.mutates:
             return found
         return single((*self.written(arguments), *(as_tuple(found) if self.operator.lists else ())))
 
     def tensors_in_turn(self) -> Iterator[tuple[str, Tensor, Callable[[Any], tuple[Any, ...]]]]:
-        """Each tensor argument: its name, its value, and what gives all arguments with another value in its place."""
+        """Yields each tensor argument: its name, its value, and a function that puts another value in its place."""
         arguments = self.arguments
 
         def others(change: Callable[..., tuple[Any, ...]], *at: Any) -> Callable[[Any], tuple[Any, ...]]:
-            # What a call writes to must not be there again in the next one.
+            # The next call must not find the values that this one has written.
             return lambda value: change(self.arguments if self.operator.mutates else arguments, *at, value)
 
         for place, value in enumerate(arguments):
@@ -164,9 +164,9 @@ class Call:
                     yield f"{name}[{number}]", each, others(replaced_inside, place, number)
 
     def reference(self, *arguments: Any) -> Any:
-        """What a caller should see, by the reference.
+        """Computes what a caller should see, by the reference.
 
-        Of random results, which are not the reference's, what the operator gives for contiguous arguments.
+        Random results are not the reference's: the operator computes them, for contiguous arguments.
         """
         if self.operator.random:
             taken = self.operator.dtypes
@@ -175,11 +175,11 @@ class Call:
         results = self.operator.visible(self.operator.reference(*arguments))
         if not self.operator.mutates:
             return results
-        # What was left out has no new value.
+        # An argument that was left out has no new value.
         return single(tuple(each for each in as_tuple(results) if each is not None))
 
     def expected(self, arguments: tuple[Any, ...] | None = None) -> Any:
-        """What a caller should see, in float64: by the reference, of these arguments or of others."""
+        """Computes what a caller should see, in float64, by the reference, of these arguments or of others."""
         return self.reference(*in_float64(self.arguments if arguments is None else arguments))
 
     def run(
@@ -201,7 +201,7 @@ class Call:
         return [*(result.detach() for result in results), *gradients]
 
     def generator(self) -> torch.Generator:
-        """For further values, such as incoming gradients."""
+        """A generator of further values, such as incoming gradients."""
         return torch.Generator().manual_seed(self.seed + 1)
 
     def output_grads(self, results: Iterable[Tensor]) -> list[Tensor]:
@@ -228,7 +228,7 @@ class Call:
             "the reference has no gradient: its result does not require one, although its arguments do",
         )
         leaves = leaves_of(exact)
-        # Of an empty batch PyTorch's own gradient is cut from the graph.
+        # PyTorch's own gradient of an empty batch is cut from the graph.
         return grad_or_zeros(attached(references, leaves), leaves, in_float64(output_grads))
 
     def in_mixed_dtypes(self, arguments: Sequence[Any], change: Callable[[str, Tensor], Tensor]) -> tuple[Any, ...]:
@@ -249,7 +249,7 @@ class Call:
             options["summed"] = self.summed
         precision = self.precision
         if precision != self.dtype or isinstance(self.operator, MadeOfOperators):
-            # What is summed was rounded before: to the coarser dtype, or as the result of another operator. Errors of
+            # The terms of a sum were rounded before: to the coarser dtype, or as results of another operator. Errors of
             # both signs make a random walk.
             options["roundings"] = max(options.get("roundings", 1), 2 + math.isqrt(options["summed"]))
         expect_close(found, expected, **{"dtype": precision, **options})

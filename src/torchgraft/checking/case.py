@@ -18,13 +18,13 @@ from torchgraft.checking.tensors.compare import Mismatch
 from torchgraft.operator import Operator
 from torchgraft.sampling import Budget, Drawn, Sample, Samples, draw_at_border
 
-# Calls that are drawn for a property that asks of any call, where nobody says how many; and in a quick run.
+# The number of random calls if nobody says how many; and in a quick run.
 _RANDOM_CALLS, _QUICK_RANDOM_CALLS = 40, 10
 
 
 @dataclass(frozen=True)
 class _Sizes:
-    """A share of the calls that are drawn, and the budget of each: powers of two between which elements lie."""
+    """A share of the random calls, and the budget of each: the powers of two between which its elements lie."""
 
     share: float
     least: float
@@ -60,19 +60,19 @@ class CheckFailed(Exception):  # noqa: N818  a finding, not an error of the prog
 
 @dataclass
 class Case:
-    """What a property is asked about.
+    """The operator, the device and the dtype that a property is checked for.
 
     Attributes:
         subject: the operator and its samples.
         device: where it runs.
         dtype: of its tensors.
-        seed: of all values, and of what is drawn.
+        seed: of all values, and of random samples.
         quick: whether a few samples are enough.
         only: the name of the one sample to look at; None: all.
-        calls: how many calls to draw where a property asks of any call; None: a few.
+        calls: how many random calls a property makes; None: a few.
         progress: told what is about to be done, so that a crash can be laid to it.
         facts: what was measured on the way, by name.
-        called: how many calls were drawn and made so far by a property that asks of any call.
+        called: how many random calls were made so far.
         asked: the call that was looked at last, and what asks the same of it once more.
     """
 
@@ -95,7 +95,7 @@ class Case:
 
     @property
     def samples(self) -> Samples:
-        """What it is checked on."""
+        """The samples on which it is checked."""
         return self.subject.samples
 
     def call(self, sample: Sample) -> Call:
@@ -124,7 +124,7 @@ class Case:
             chosen = [sample for sample in chosen if sample.name == self.only]
         elif count is not None:
             count = min(max(1, count // 2) if self.quick else count, len(chosen))
-            # Not every so manieth: layouts take turns in a table.
+            # A fixed step would choose one layout: layouts take turns in a table.
             chosen = [chosen[turn * len(chosen) // count] for turn in range(count)]
         if not chosen:
             raise NotApplicable("it can use none of the samples" if self.only is None else "it cannot use this sample")
@@ -135,12 +135,12 @@ class Case:
         for sample in samples:
             self.progress(f"sample {sample.name!r}")
             call = self.call(sample)
-            with self._of(sample, drawn=False):
+            with self._of(sample, is_random=False):
                 self.asked = call, partial(check, call)
                 check(call)
 
-    def drawn(self, check: Callable[[Call], None], examples: int) -> None:
-        """Checks samples that are drawn; of those that fail, the smallest that can be found is the failure."""
+    def random_samples(self, check: Callable[[Call], None], examples: int) -> None:
+        """Checks random samples; of those that fail, the smallest that can be found is the failure."""
         draw = self.samples.draw
         if draw is None:
             raise NotApplicable("its samples have no `draw`")
@@ -165,7 +165,7 @@ class Case:
             sample = draw(random)
             self.progress(f"sample {sample.name!r}")
             call = self.call(sample)
-            with self._of(sample, drawn=True):
+            with self._of(sample, is_random=True):
                 self.asked = call, partial(check, call)
                 check(call)
 
@@ -176,7 +176,7 @@ class Case:
             raise next((each for each in error.exceptions if isinstance(each, CheckFailed)), error) from error
 
     def random_calls(self, check: Callable[[Call, Call, Random], None]) -> None:
-        """Checks calls that are drawn, each beside another: `check(call, other, random)`.
+        """Checks random calls, each beside another: `check(call, other, random)`.
 
         What is random about a call follows from its seed alone, which is this case's and then one more at each call; it
         is what a failure says. Nothing is made smaller: where calls are beside others, sizes are not all that matters.
@@ -191,15 +191,15 @@ class Case:
         for seed in range(self.seed, self.seed + calls):
             random = Random(seed)
             self.progress(f"seed {seed}")
-            call, other = (replace(self.call(self._draw_any(random, seed)), seed=seed) for _ in range(2))
+            call, other = (replace(self.call(self._random_sample(random, seed)), seed=seed) for _ in range(2))
             state = random.getstate()
-            with self._of(call.sample, drawn=True, seed=seed):
+            with self._of(call.sample, is_random=True, seed=seed):
                 self.called += 1
                 self.asked = call, partial(_check_from, state, check, call, other)
                 check(call, other, random)
 
-    def _draw_any(self, random: Random, seed: int) -> Sample:
-        """A sample of any size, as `random_calls` draws it."""
+    def _random_sample(self, random: Random, seed: int) -> Sample:
+        """Returns a random sample of any size, for `random_calls`."""
         if self.samples.stress is None:
             assert self.samples.draw is not None
             return self.samples.draw(random)
@@ -212,15 +212,15 @@ class Case:
         return draw_at_border(lambda source: draw(source, budget), random, partial(self._answers, seed))
 
     def _answers(self, seed: int, sample: Sample) -> int:
-        """What the rules of the operator's library answer about a sample, as one number; the seed names the search."""
+        """Returns the answers of the library's rules about a sample, as one number; the seed names the search."""
         arguments = self.operator.with_defaults(sample.make(self.device, self.dtype, on_device=True))
-        with self._of(sample, drawn=True, seed=seed), torch.no_grad():
+        with self._of(sample, is_random=True, seed=seed), torch.no_grad():
             return native.trace_answers(
                 self.operator.namespace, self.device.type, lambda: self.operator.raw(*arguments)
             )
 
     @contextmanager
-    def _of(self, sample: Sample, *, drawn: bool, seed: int | None = None) -> Iterator[None]:
+    def _of(self, sample: Sample, *, is_random: bool, seed: int | None = None) -> Iterator[None]:
         """Names the sample in what is raised; a call that the forced kernel refuses is passed over."""
         try:
             yield
@@ -229,7 +229,7 @@ class Case:
         except Exception as error:
             if native.is_refused(error):
                 return
-            name = f"{sample.name} (drawn)" if drawn else sample.name
+            name = f"{sample.name} (drawn)" if is_random else sample.name
             failure = failure_of(error, sample=name, arguments=describe_arguments(self.operator, sample), seed=seed)
             raise CheckFailed(failure) from error
 
@@ -242,7 +242,7 @@ def _check_from(state: Any, check: Callable[[Call, Call, Random], None], call: C
 
 
 def failure_of(error: Exception, **more: Any) -> Failure:
-    """What an exception says: all that a Mismatch holds, of any other its kind and its text."""
+    """Makes a Failure of an exception: of a Mismatch with all its figures, of any other with its kind and text."""
     if not isinstance(error, Mismatch):
         return Failure(f"{type(error).__name__}: {error}", **more)
     expected, found = ("" if value is None else str(value) for value in (error.expected, error.found))

@@ -29,9 +29,10 @@ class Job:
     """One property of one operator on one device in one dtype; travels to another process.
 
     `samples` is None for those beside the operator's declaration: samples hold functions, which do not travel. `calls`
-    is how many are drawn where a property asks of any call. `under` is the sanitizer under which the property is run
-    again, or an empty string. `kernel` is the kernel of the operator that serves every call that it supports; where
-    empty the library chooses. `place` is where kernels run or are compiled, if not on the device: EMULATED or NVCC.
+    is how many random calls a property makes of which it wants any. `under` is the sanitizer under which the property
+    is run again, or an empty string. `kernel` is the kernel of the operator that serves every call that it supports;
+    where empty the library chooses. `place` is where kernels run or are compiled, if not on the device: EMULATED or
+    NVCC.
     """
 
     property_name: str
@@ -49,7 +50,7 @@ class Job:
 
     @property
     def where(self) -> str:
-        """What a report has as the device."""
+        """The device, as a report names it."""
         return self.place or self.device
 
     @property
@@ -67,8 +68,8 @@ class Job:
         words = ["graft", *words_of(self.operator)]
         if self.place == NVCC:
             return shlex.join([*words, "--device", "cuda", "--compile-cuda"])
-        # One of as many calls as somebody asked for is drawn alone; one of the few that the property draws otherwise is
-        # the first of these.
+        # A single random call is the first of a run from its seed: of one call with --stress, or else of the few calls
+        # that the property makes by itself.
         words += ["--property", self.property_name] if seed is None or self.calls is None else ["--stress", "1"]
         words += ["--device", "cuda", "--emulate"] if self.place == EMULATED else ["--device", self.device]
         words += ["--dtype", self.dtype_name]
@@ -143,7 +144,7 @@ _CALLS_A_JOB = 50
 
 
 def make_stress_jobs(jobs: Sequence[Job], calls: int) -> list[Job]:
-    """So many calls of each operator on each device, its dtypes in turn, of jobs that draw calls.
+    """Makes jobs of so many random calls of each operator on each device, its dtypes in turn.
 
     Each of an operator's calls on a device has a seed of its own, from that of the jobs on. Operators take turns, so
     that a check that is stopped has asked all of them.

@@ -82,23 +82,23 @@ def compiled_kernels(operator: Operator, device: str) -> list[str] | None:
         return [path.name for path in sources]
     if is_compiled_there(operator, device):
         return []
-    # Of one that is adopted, libraries are not ours to look for.
+    # The libraries of an adopted operator are not known.
     files = native.libraries_of(operator.namespace, device) if operator.kernels else ()
     return [] if any(each.path.is_file() for each in files) else None
 
 
-# What a kernel is made of, beside the compiler.
+# The suffixes of files that a kernel is built from.
 _SOURCE_SUFFIXES = (".cpp", ".h", ".hpp", ".inl", ".cmake")
 
 
 def folder_of(operator: Operator) -> Path:
-    """Where an operator is declared; its kernels' sources lie there and below."""
+    """The folder in which an operator is declared; the sources of its kernels lie there and below."""
     file = getattr(sys.modules.get(operator.module), "__file__", None)
     return Path(file).resolve().parent if file else Path.cwd()
 
 
 def sources_in(folder: Path, suffixes: Sequence[str] = _SOURCE_SUFFIXES) -> list[Path]:
-    """What kernels are made of in a folder and below, but not in those that a build or an environment was put into."""
+    """Finds the sources of kernels in a folder and below; leaves out folders of builds and of environments."""
     foreign = {mark.parent for name in ("CMakeCache.txt", "pyvenv.cfg") for mark in folder.rglob(name)}
     found = (path for path in folder.rglob("*") if path.suffix in suffixes)
     return sorted(path for path in found if foreign.isdisjoint(path.parents))

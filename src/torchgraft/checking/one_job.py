@@ -31,7 +31,7 @@ from torchgraft.signatures import why_no_kernel
 
 
 def _why_not_watched(job: Job) -> str:
-    """Why the kernels that a job calls are not those that were built for it: for a sanitizer, or for the emulator."""
+    """Returns why a job does not call the kernels that were built for it, for a sanitizer or for the emulator."""
     instead = os.environ.get("TORCHGRAFT_LIBRARIES")
     if not (job.under or job.place) or instead is None:
         return ""
@@ -89,7 +89,7 @@ def _kernel_forced(job: Job) -> Iterator[None]:
 @contextmanager
 def _precision(job: Job) -> Iterator[None]:
     """The precision in which PyTorch computes while a job runs."""
-    # What kernels make of PyTorch's products they answer for as users have them, with the switches as they are.
+    # Kernels that call PyTorch's products are checked with its switches as they are, as users have them.
     answers = claims_kernel(job.operator, job.device, job.dtype)
     with true_precision(), nullcontext() if answers else exact_reductions():
         yield
@@ -135,7 +135,7 @@ def run_here(
         failure = failure_of(error, reproduce=job.reproduce(), traceback=_format(error))
     finally:
         if "torch._dynamo" in sys.modules:
-            # What was compiled for one job would count towards the next one's limit of recompilations.
+            # Compilations for this job would count towards the next one's limit.
             torch._dynamo.reset()
     found = result("fail", failure=failure)
     on_failure(found)
@@ -164,7 +164,7 @@ def _blamed(failure: Failure, job: Job, case: Case) -> Failure:
 
 
 def _format(error: BaseException | None) -> str:
-    """Where an error was raised; nothing of a Mismatch, which a check raised and which tells it all."""
+    """Formats the traceback of an error; empty for a Mismatch, which a check raised and whose text is enough."""
     if error is None or isinstance(error, Mismatch):
         return ""
     return "".join(traceback.format_exception(error)).strip()

@@ -29,8 +29,8 @@ def run_job(job: Job) -> Result:
     return run_here(job)
 
 
-# Processes that draw calls on a GPU: they only take turns, and each takes some hundred megabytes of it before it does
-# anything. Under CUDA's Multi-Process Service they run side by side, as many as there are cores.
+# The most processes that make random calls on a GPU: they only take turns, and each takes some hundred megabytes of it
+# before it does anything. Under CUDA's Multi-Process Service they run side by side, as many as there are cores.
 _MOST_ON_GPU = 8
 _SHARED_GPU = "CUDA_MPS_PIPE_DIRECTORY"
 
@@ -56,8 +56,8 @@ def run_everywhere(
     # One at a time: what a property measures of memory and of streams is the whole device's. Calls that somebody asked
     # for by number measure nothing.
     on_gpu = [number for number in numbers if torch.device(jobs[number].device).type != "cpu"]
-    draws = all(jobs[number].calls is not None for number in on_gpu)
-    at_once = 1 if not draws else workers if _SHARED_GPU in os.environ else _MOST_ON_GPU
+    are_random = all(jobs[number].calls is not None for number in on_gpu)
+    at_once = 1 if not are_random else workers if _SHARED_GPU in os.environ else _MOST_ON_GPU
     for group, processes in ((on_cpu, workers), (on_gpu, min(workers, at_once))):
         chosen = [jobs[number] for number in group]
         if workers:

@@ -1,4 +1,4 @@
-"""What it costs to cut an operator over devices: what comes out, what moves, and how many bytes."""
+"""The cost of cutting an operator over devices: how results lie, what moves, and how many bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchgraft.sharding import PARTIAL, REPLICATED, Placement, moved
 
 @dataclass(frozen=True)
 class Move:
-    """What a tensor in parts costs to be used.
+    """The cost of a tensor that lies in parts.
 
     Attributes:
         name: of the argument whose gradient it is, or of the result.
@@ -79,7 +79,7 @@ class Spread:
 
 
 def spread(subject: Subject, devices: int, sample: str | None = None, dtype: torch.dtype = torch.float32) -> Spread:
-    """What it costs to cut an operator along each of its letters.
+    """Computes what it costs to cut an operator along each of its letters.
 
     Args:
         subject: the operator and its samples.

@@ -65,14 +65,14 @@ def find_subjects(targets: Sequence[Operator | str], samples: Samples | None = N
 
 
 def say_which_is_meant(target: str) -> str:
-    """What a person should know of a name that an operator and a folder here have; empty where there is no doubt."""
+    """Explains a name that both an operator and a folder here have; empty if only one of them has it."""
     if _registered(target) is None or not Path(target).is_dir():
         return ""
     return f"{target!r} means the operator; to check the folder of that name, write ./{target}"
 
 
 def target_of(operator: Operator) -> str:
-    """What `find_subjects` takes for an operator, from any working directory where that is possible."""
+    """Returns the name under which `find_subjects` finds an operator, from any working directory if possible."""
     if operator.module.startswith("torchgraft."):
         return operator.short_name
     module = sys.modules.get(operator.module)
@@ -149,12 +149,12 @@ def _find_in_module(module_name: str, attribute: str) -> Operator:
 
 
 def _find_in_place(place: Path) -> list[Operator]:
-    """What a folder's modules declare, or a file."""
+    """Imports a folder's modules, or a file, and returns the operators that they declare."""
     place = place.resolve()
     if place.name == "operator.py":
         # The declaration of its folder; alone it would have the name of a module of Python's.
         place = place.parent
-    # That the name can be had is asked before anything is run.
+    # This raises if the name cannot be imported, before any module runs.
     name = make_importable(place)
     for path in declaring_modules(place) if place.is_dir() else [place]:
         module = importlib.import_module(_name_in(place, path) if place.is_dir() else name)

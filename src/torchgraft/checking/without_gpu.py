@@ -29,7 +29,7 @@ RACES = "data races"
 _WATCHED = ("value", "sizes")
 # The row of a report for what nvcc says.
 COMPILES = "compiles"
-# What nvcc compiles for where there is no GPU.
+# The architecture that nvcc compiles for on a machine without a GPU.
 _NEWEST_COMMON = "90-real"
 
 

@@ -44,13 +44,13 @@ def _work(
     output: Connection,
     environment: Mapping[str, str],
 ) -> None:
-    """What a worker does: imports the operators' modules, then runs jobs until there are no more."""
+    """Works: imports the operators' modules, then runs jobs until there are no more."""
     global _is_worker
     _is_worker = True
     # A process that is forked has the variables of when the first one was.
     os.environ.clear()
     os.environ.update(environment)
-    # What is said about a crash would stand in the middle of the table; the parent tells of it.
+    # The parent reports a crash; printed here, its text would stand in the middle of the table.
     os.dup2(output.fileno(), 1)
     os.dup2(output.fileno(), 2)
     warnings.simplefilter("ignore")
@@ -85,7 +85,7 @@ class _Worker:
 
     def __init__(self, context: Any, modules: Sequence[str], environment: Mapping[str, str]) -> None:
         self.connection, other = context.Pipe()
-        # What the process says, since its last job began: in a file without a name, which nothing can leave behind.
+        # The output of the process since its last job began, in a file without a name, which nothing can leave behind.
         self.output = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         # Both processes share one position in it, but what is said always goes to the end.
         fcntl.fcntl(self.output, fcntl.F_SETFL, fcntl.fcntl(self.output, fcntl.F_GETFL) | os.O_APPEND)
@@ -100,7 +100,7 @@ class _Worker:
         written.close()
         self.job: Job | None = None
         self.started = 0.0
-        # What failed, where it is being found out why.
+        # The failure of the job while the process finds what is at fault.
         self.failure: Result | None = None
         self.doing = ""
         self.is_usable = True
@@ -111,7 +111,7 @@ class _Worker:
         self.connection.send(job)
 
     def take(self) -> Result | None:
-        """What became of the job; None while it goes on."""
+        """Receives the result of the job; None while it goes on."""
         assert self.job is not None
         try:
             kind, value = self.connection.recv()

@@ -44,7 +44,7 @@ def check_mutants(
     Args:
         targets: as `graft check` takes them.
         count: of mutants.
-        seed: of what is drawn, mutants and inputs.
+        seed: of random mutants and inputs.
         workers: how many mutants run at a time.
         console: where it is shown.
         json_file: where to write it; None: nowhere.

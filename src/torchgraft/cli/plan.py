@@ -174,7 +174,8 @@ def make_plan(
 
     ways = ways or Ways()
     selection.expect_sample(subjects)
-    jobs, in_emulator = selection.make_jobs(subjects, devices), list[Job]()
+    jobs = selection.make_jobs(subjects, devices)
+    in_emulator: list[Job] = []
     if ways.emulate:
         in_emulator = selection.make_jobs(find_emulated(subjects), ["cpu"])
         in_emulator = [job for job in in_emulator if selection.properties or PROPERTIES[job.property_name].sanitized]

@@ -1,4 +1,4 @@
-"""What the commands share: the console, the names of operators and dtypes, and how files are written."""
+"""Shared parts of the commands: the console, the names of operators and dtypes, and how files are written."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PIPED_WIDTH = 120
 
 
 class Device(str, Enum):
-    """Where to compute."""
+    """The device on which to compute."""
 
     auto = "auto"
     cpu = "cpu"
@@ -93,7 +93,7 @@ def explain_missing(missing: ModuleNotFoundError, extra: str) -> None:
 
 
 def make_console(*files: Path | None) -> Console:
-    """For what a person reads: standard error where standard output is for a machine."""
+    """Makes the console for a person: on standard error if standard output is for a machine."""
     console = Console(stderr=STANDARD_OUTPUT in files, highlight=False)
     if not console.is_terminal:
         console.width = _PIPED_WIDTH
@@ -209,7 +209,7 @@ def _write(path: Path, content: bytes) -> None:
             sys.stdout.buffer.write(content)
             sys.stdout.buffer.flush()
         except OSError:
-            # What could not be written would be tried again when Python ends, which would then complain as well.
+            # Python would try again to write the rest when it ends, and then complain as well.
             with suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise

@@ -42,7 +42,7 @@ _finder = _Finder()
 
 
 def places() -> dict[str, Path]:
-    """Where the packages and modules lie that were made known, by name."""
+    """The places of packages and modules that were made known, by name."""
     return dict(_finder.places)
 
 
@@ -117,7 +117,7 @@ def declaring_modules(folder: Path) -> list[Path]:
     return [path for path in files if path.name in ("__init__.py", "operator.py") or _declares(path)]
 
 
-# What declares an operator when it is called.
+# The functions that declare an operator.
 _DECLARE = {"Operator", "load_inline"}
 
 

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torchgraft import _torch_private
 from torchgraft.checking.adopting.adoption import Adoption
 from torchgraft.checking.adopting.names import find_overload, find_reference, import_named
-from torchgraft.checking.adopting.random_samples import INDICES, draw_samples, is_drawable
+from torchgraft.checking.adopting.random_samples import INDICES, is_drawable, random_samples
 from torchgraft.checking.call import MadeOfOperators
 from torchgraft.checking.subject import target_of
 from torchgraft.checking.tensors.arguments import each_tensor
@@ -85,7 +85,7 @@ class Adopted(Operator, MadeOfOperators):
         self._sharding = make_sharding(self, None, None, self.results, ())
         self.strides, self.wants_kernels = None, False
         self.unsaved = self.constant_outputs = self.not_differentiable = ()
-        # What PyTorch decomposes, a compiler does not see.
+        # A compiler does not see an operator that PyTorch decomposes.
         is_decomposed = self.namespace == "aten" or _torch_private.is_composite(self.public)
         self.compile = "reference" if is_decomposed else "kernel"
         self.kernels = "reference" if is_decomposed else {}
@@ -105,7 +105,7 @@ class Adopted(Operator, MadeOfOperators):
     def _find_samples(self) -> Samples:
         if not self.adoption.samples:
             try:
-                samples, tried = draw_samples(self.arguments, self._makes_sense)
+                samples, tried = random_samples(self.arguments, self._makes_sense)
             except LookupError as too_few:
                 said = "".join(f"\n  {count:5} x {error}" for error, count in self._refusals.most_common(_SHOWN))
                 raise LookupError(f"{too_few.args[0]}{said and '. Most calls were refused so:'}{said}") from None
@@ -178,7 +178,7 @@ class Adopted(Operator, MadeOfOperators):
             self.not_differentiable = tuple(names)
 
     def _refusal(self, sample: Sample, dtype: torch.dtype) -> str:
-        """What it says where it does not take a dtype; empty where it does."""
+        """Returns the operator's error if it refuses a dtype; an empty text if it accepts it."""
         try:
             self.raw(*self._make(sample, dtype))
         except Exception as error:
@@ -205,7 +205,7 @@ class Adopted(Operator, MadeOfOperators):
                 return False
 
     def _why_no_gradient(self, sample: Sample) -> str:
-        """Why no gradients are to be asked for; empty where they are. Notes results that carry none."""
+        """Returns why gradients are not checked; an empty text if they are. Notes results that carry none."""
         if self.mutates:
             return "it writes to its arguments"
         if not _torch_private.has_autograd(self.public):
@@ -305,7 +305,7 @@ def first_line(error: BaseException) -> str:
 
 
 def _with_extremes(sample: Sample) -> Iterator[Sample]:
-    """A sample, and the same with the largest index everywhere: other seeds may draw that."""
+    """Yields a sample, and the same with the largest index everywhere, which other seeds may give."""
     yield sample
     if any(each.dtype in INDICES for each in sample.tensors):
 

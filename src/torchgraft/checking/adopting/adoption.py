@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Adoption:
-    """What a person says of an operator that is to be checked; it names everything, so that it travels.
+    """The names that a person gives of an operator to check; names alone travel to other processes.
 
     Attributes:
         target: `torch.ops.namespace.name`, `namespace::name`, and `.overload` behind either.
         reference: `module:function`, or `file.py:function`.
-        samples: the module or the file that has `samples`; empty: they are drawn from the schema.
+        samples: the module or the file that has `samples`; empty: random ones that fit the schema.
         imports: modules that register the operator as they are imported.
         device: the kind of device on which it is tried.
         without_gradient: names of arguments that have none, although the reference has one.

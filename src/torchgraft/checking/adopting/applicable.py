@@ -14,7 +14,7 @@ _OF_DECLARATIONS = {
     "fallbacks": "an adopted operator never falls back to a reference",
     "pickle": "programs find it by its name and do not pickle it",
 }
-# What an author may leave out, and says so: derivatives of derivatives, and transforms.
+# The properties that an author may exclude by an error: derivatives of derivatives, and transforms.
 _TRANSFORMS = ("second_gradient", "functional_gradients", "forward_mode", "vmap")
 _DECLINING = (
     "once_differentiable",
@@ -27,12 +27,12 @@ _DECLINING = (
 
 
 def why_not_asked(operator: Operator, property_name: str) -> str:
-    """Why a property has no meaning for an operator that is adopted; empty where it has, and for all others."""
+    """Returns why a property has no meaning for an adopted operator; an empty text if it has, and for all others."""
     return _OF_DECLARATIONS.get(property_name, "") if isinstance(operator, Adopted) else ""
 
 
 def declined(operator: Operator, property_name: str, error: BaseException | None) -> str:
-    """What an adopted operator says of a derivative or a transform that its author left out; empty for other errors."""
+    """Returns why an adopted operator lacks a derivative or a transform; an empty text for other errors."""
     if not isinstance(operator, Adopted) or property_name not in _TRANSFORMS:
         return ""
     while error is not None:

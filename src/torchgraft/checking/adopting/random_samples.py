@@ -23,7 +23,7 @@ from torchgraft.schema import REQUIRED, Argument, tensors_in
 _MOST, _LEAST = 24, 8
 _MOST_EMPTY = 3
 _TRIES, _TRIES_FOR_THE_FIRST = 3000, 300
-# For one call that a property draws; where none of them makes sense, one of the table is taken.
+# Tries for one random sample of a property; if none of them makes sense, it gets one of the table.
 _TRIES_A_CALL = 20
 # Small ones mostly, and some past what a vector or a warp holds.
 _SIZES = (1, 2, 2, 3, 3, 4, 5)
@@ -37,29 +37,29 @@ INDICES = (torch.int64, torch.int32)
 _COMMON, _RARE = (torch.int64, torch.bool), (torch.int8, torch.uint8, torch.int32, torch.int16)
 
 _Typed = tuple[Argument, torch.dtype | None]
-_Draw = Callable[[Sequence[Sample], Random, str], Sample]
+_RandomSample = Callable[[Sequence[Sample], Random, str], Sample]
 
 
-def draw_samples(arguments: Sequence[Argument], makes_sense: Callable[[Sample], bool]) -> tuple[Samples, int]:
-    """Samples that a schema allows and that make sense, and how many calls were drawn to find them.
+def random_samples(arguments: Sequence[Argument], makes_sense: Callable[[Sample], bool]) -> tuple[Samples, int]:
+    """Finds samples that a schema allows and that make sense; returns them and the number of calls that were tried.
 
     Args:
         arguments: of the schema.
         makes_sense: whether a call is one that the operator should take.
 
     Raises:
-        LookupError: too few make sense, or no value can be drawn for an argument.
+        LookupError: too few make sense, or there are no random values for an argument.
     """
     _expect_drawable(arguments)
-    drawn = most = 0
+    total = most = 0
     for dtypes in _dtypes_to_try(sum(argument.holds_tensors for argument in arguments)):
-        draw = partial(_draw, _with_dtypes(arguments, dtypes))
-        table, tried = _fill_table(draw, makes_sense)
-        drawn, most = drawn + tried, max(most, len(table))
+        make = partial(_random_sample, _with_dtypes(arguments, dtypes))
+        table, tried = _fill_table(make, makes_sense)
+        total, most = total + tried, max(most, len(table))
         if sum(not each.is_empty for each in table) >= _LEAST:
-            return Samples(table, partial(_draw_another, draw, table, makes_sense), summed=_count_elements), drawn
+            return Samples(table, partial(_another_sample, make, table, makes_sense), summed=_count_elements), total
     raise LookupError(
-        f"the reference and the operator accept only {most} of {drawn} random calls that fit the schema, too few to "
+        f"the reference and the operator accept only {most} of {total} random calls that fit the schema, too few to "
         "check. Write samples, and name their module with --samples: `samples = torchgraft.sampling.Samples([Sample("
         '"a matrix", (Drawn((3, 5), dtype=torch.int8, low=-128, high=128),))])`, with `dtype`, `low` and `high` where '
         "a tensor does not hold numbers"
@@ -99,15 +99,15 @@ def _with_dtypes(arguments: Sequence[Argument], dtypes: Sequence[torch.dtype | N
     return [(argument, next(of_tensors) if argument.holds_tensors else None) for argument in arguments]
 
 
-def _fill_table(draw: _Draw, makes_sense: Callable[[Sample], bool]) -> tuple[list[Sample], int]:
-    """Different calls that make sense, and how many were drawn."""
+def _fill_table(make: _RandomSample, makes_sense: Callable[[Sample], bool]) -> tuple[list[Sample], int]:
+    """Finds different calls that make sense; returns them and the number of calls that were tried."""
     random = Random(0)
     table: list[Sample] = []
     seen: set[str] = set()
     tried = 0
     while len(table) < _MOST and tried < (_TRIES if table else _TRIES_FOR_THE_FIRST):
         tried += 1
-        sample = draw(table, random, f"drawn {len(table) + 1}")
+        sample = make(table, random, f"drawn {len(table) + 1}")
         is_an_empty_one_more = sample.is_empty and sum(each.is_empty for each in table) >= _MOST_EMPTY
         if repr(sample.arguments) in seen or is_an_empty_one_more:
             continue
@@ -132,55 +132,57 @@ def _expect_drawable(arguments: Sequence[Argument]) -> None:
 
 
 def _count_elements(*arguments: Any) -> int:
-    """How many products an element of a result may be a sum of: nobody says, so as many as there are elements."""
+    """Counts the products that an element of a result may be a sum of: nothing says, so as many as elements."""
     return sum(tensor.numel() for tensor in tensors_in(arguments))
 
 
-def _draw_another(
-    draw: _Draw, table: Sequence[Sample], makes_sense: Callable[[Sample], bool], random: Random
+def _another_sample(
+    make: _RandomSample, table: Sequence[Sample], makes_sense: Callable[[Sample], bool], random: Random
 ) -> Sample:
-    """Any sample, for a property that draws its own."""
-    # What is drawn here takes more numbers than a search for a smaller example could follow.
+    """Returns any sample, for a property that wants random ones."""
+    # One seed: a search for a smaller example could not follow all the numbers that are used here.
     source = Random(random.getrandbits(32))
     for _ in range(_TRIES_A_CALL):
-        sample = draw(table, source, "any")
+        sample = make(table, source, "any")
         if makes_sense(sample):
             return sample
     return source.choice(table)
 
 
-def _draw(typed: Sequence[_Typed], table: Sequence[Sample], random: Random, name: str) -> Sample:
-    shape = _draw_shape(random)
+def _random_sample(typed: Sequence[_Typed], table: Sequence[Sample], random: Random, name: str) -> Sample:
+    shape = _random_shape(random)
     if table and random.random() < 0.5:
         values = random.choice(table).arguments
         place = random.randrange(len(values))
         # A value that is changed fits best where its sizes are those of a tensor that is there.
         there = [each.shape for each in Sample("", values).tensors]
-        return Sample(name, replaced(values, place, _draw_value(typed[place], random.choice([*there, shape]), random)))
-    drawn: list[Any] = []
+        return Sample(
+            name, replaced(values, place, _random_value(typed[place], random.choice([*there, shape]), random))
+        )
+    made: list[Any] = []
     for each in typed:
-        is_first = not any(isinstance(value, Drawn) for value in drawn)
-        drawn.append(_draw_value(each, shape, random, is_first=is_first))
-    return Sample(name, tuple(drawn))
+        is_first = not any(isinstance(value, Drawn) for value in made)
+        made.append(_random_value(each, shape, random, is_first=is_first))
+    return Sample(name, tuple(made))
 
 
-def _draw_shape(random: Random) -> tuple[int, ...]:
+def _random_shape(random: Random) -> tuple[int, ...]:
     sizes = [random.choice(_SIZES) for _ in range(random.randint(0, 4))]
     if sizes and random.random() < 0.2:
         sizes[random.randrange(len(sizes))] = random.choice(_LARGER_SIZES)
     return tuple(sizes)
 
 
-def _draw_value(typed: _Typed, shape: tuple[int, ...], random: Random, *, is_first: bool = False) -> Any:
+def _random_value(typed: _Typed, shape: tuple[int, ...], random: Random, *, is_first: bool = False) -> Any:
     argument, dtype = typed
     if argument.default is not REQUIRED and random.random() < 0.4:
         return argument.default
     if argument.optional and random.random() < 0.3:
         return None
 
-    def draw_element() -> Any:
+    def random_element() -> Any:
         if argument.kind == "Tensor":
-            return _draw_tensor(shape if is_first else _related(shape, random), dtype, random)
+            return _random_tensor(shape if is_first else _related(shape, random), dtype, random)
         if argument.kind in ("int", "SymInt"):
             return random.choice((*_NUMBERS, *range(len(shape)), *shape))
         if argument.kind in ("float", "Scalar"):
@@ -192,11 +194,11 @@ def _draw_value(typed: _Typed, shape: tuple[int, ...], random: Random, *, is_fir
         return None if argument.default is REQUIRED else argument.default
 
     if not argument.is_list:
-        return draw_element()
+        return random_element()
     if argument.kind in ("int", "SymInt") and argument.length is None and random.random() < 0.5:
         # The last sizes of a tensor, as those over which it is normalized.
         return list(shape[random.randrange(len(shape)) :]) if shape else []
-    return [draw_element() for _ in range(argument.length or random.randint(1, 3))]
+    return [random_element() for _ in range(argument.length or random.randint(1, 3))]
 
 
 def _related(shape: tuple[int, ...], random: Random) -> tuple[int, ...]:
@@ -210,14 +212,14 @@ def _related(shape: tuple[int, ...], random: Random) -> tuple[int, ...]:
             shape[:start],
             tuple(1 if random.random() < 0.5 else size for size in shape),
             (random.choice((*shape, *_SIZES)),),
-            _draw_shape(random),
+            _random_shape(random),
         )
     )
 
 
-def _draw_tensor(shape: tuple[int, ...], dtype: torch.dtype | None, random: Random) -> Drawn:
+def _random_tensor(shape: tuple[int, ...], dtype: torch.dtype | None, random: Random) -> Drawn:
     if dtype is None:
         return Drawn(shape, channels_last=len(shape) == 4 and random.random() < 0.3)
     high = 2 if dtype == torch.bool else random.choice((*filter(None, shape), *_SIZES))
-    # What has a sign and cannot be an index is negative as often as not.
+    # Signed dtypes that are no indices have as many negative numbers as positive ones.
     return Drawn(shape, dtype=dtype, low=-high if dtype in (torch.int8, torch.int16) else 0, high=high)

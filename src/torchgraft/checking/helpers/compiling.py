@@ -1,4 +1,4 @@
-"""What the properties share that compile or export an operator."""
+"""Compiles and exports operators, for the properties about that."""
 
 import re
 import warnings
@@ -19,7 +19,7 @@ from torchgraft.checking.tensors.strides import significant_strides
 
 # So many characters of an error of PyTorch's are shown.
 _MOST_SAID = 400
-# What PyTorch warns of about itself, past its own modules.
+# Warnings of PyTorch about itself that it attributes to other modules.
 _ATTRIBUTED_ELSEWHERE = (r"`isinstance\(treespec, LeafSpec\)` is deprecated", "Attempted to insert a get_attr Node")
 
 
@@ -65,7 +65,7 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
 
 
 def in_short(error: BaseException | str) -> str:
-    """What an error says, on one line: of PyTorch's long ones the beginning, and the line of code that it is about."""
+    """Shortens an error to one line: the beginning of PyTorch's long ones, and the line of code that it is about."""
     text = str(error)
     frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', text)
     said = " ".join(text.partition("from user code:")[0].partition("User Stack")[0].split())
@@ -138,7 +138,7 @@ def expect_forward_and_backward(call: Call, function: Callable[..., Any], places
     for one, other in zip(results, eager, strict=True):
         expect_same(one.dtype, other.dtype, f"the result of {what} has another dtype")
         if call.operator.kernels == call.operator.compile == "reference":
-            # What PyTorch makes of its own operators is its to lay out: it may pad a product's rows.
+            # PyTorch may lay out the results of its own operators as it likes: it pads a product's rows.
             continue
         found, expected = significant_strides(one), significant_strides(other)
         expect_same(found, expected, f"the result of {what} has other strides than without")

@@ -1,4 +1,4 @@
-"""Calls in other sizes: what dynamic shapes must be ready for."""
+"""Calls in other sizes, as dynamic shapes must take them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from torchgraft.sampling import Drawn
 
 
 class Place(NamedTuple):
-    """Where a size is: an argument, its dimension, None where it is itself a size, and its number in a list."""
+    """The place of a size: an argument, its dimension (None if it is itself a size), and its number in a list."""
 
     argument: int
     dim: int | None
@@ -21,7 +21,7 @@ class Place(NamedTuple):
 
 
 def size_arguments(operator: Operator) -> list[int]:
-    """Which arguments are numbers that the schema calls `SymInt`: sizes, which dynamic shapes leave open."""
+    """Finds the arguments that the schema calls `SymInt`: sizes, which dynamic shapes leave open."""
     return [place for place, argument in enumerate(operator.arguments) if argument.kind == "SymInt"]
 
 
@@ -82,8 +82,8 @@ def _changed(call: Call, sizes: dict[Place, int]) -> Call:
         if dim is None:
             arguments[argument] = size
             continue
-        drawn = value if number is None else value[number]
-        resized = replace(drawn, shape=replaced(drawn.shape, dim, size))
+        tensor = value if number is None else value[number]
+        resized = replace(tensor, shape=replaced(tensor.shape, dim, size))
         arguments[argument] = resized if number is None else list(replaced(value, number, resized))
     return replace(call, sample=replace(call.sample, arguments=tuple(arguments)))
 
@@ -94,7 +94,7 @@ def _is_taken(call: Call) -> bool:
     if operator.sizes_from_data:
         return False
     try:
-        # Of more distinct integers than there are none can be drawn.
+        # A sample of distinct integers cannot have more elements than there are integers.
         arguments = call.arguments
         operator.explain(*arguments)
         results = operator.reference(*arguments)

@@ -11,7 +11,7 @@ from torchgraft.checking.tensors.strides import significant_strides
 
 
 def layout_difference(call: Call) -> str:
-    """In what the results that `output` promises differ from those of the kernel; empty where they do not."""
+    """Describes how the results that `output` promises differ from the kernel's; empty if they do not."""
     if call.operator.sizes_from_data:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""What the properties share that put an operator under a transform of torch.func, and its reference beside it."""
+"""Transforms of torch.func, applied to an operator and to its reference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Function = Callable[..., Any]
 Tensors = tuple[Tensor, ...]
 # Jacobians of Jacobians have the square of it in elements.
 _ELEMENTS = 200
-# What is smaller may be zero by definition, and the reference's rounding.
+# A derivative that is zero by definition may be as large as this by the reference's rounding.
 _LEAST_LOSS = 1e-6
 
 
@@ -111,7 +111,7 @@ class Both:
         self.exact = in_float64(self.tensors)
 
     def compiled(self, function: Function, transformed: Function) -> Function:
-        """What was made of a function, compiled; of the reference as it is, which is the expectation."""
+        """Compiles the transformed operator; returns the transformed reference, which is the expectation, as it is."""
         return compiled(transformed, backend=TRACING) if function is self.operated else transformed
 
     def expect_same(self, transform: Function, what: str, *, lost: str = "") -> None:

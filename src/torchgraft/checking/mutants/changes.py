@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _HEADER = Path(__file__).with_name("mutant.h")
 _COMMENT_OR_STRING = re.compile(rb'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
-# What the grammar of C++ does not have: attributes by macros, and the configuration of a launch.
+# The grammar of C++ lacks these: attributes by macros, and the configuration of a launch.
 _FOREIGN = re.compile(
     rb"\b(?:[A-Z][A-Z0-9_]{3,}|__\w+__)(?:\([\w\s,*/:]*\))?(?=\s+[a-zA-Z_(])(?!\s*\()"
     rb"|__attribute__\(\(.*?\)\)|<<<.*?>>>",
@@ -24,7 +24,7 @@ _BARRIER = re.compile(
     rb"\w*(?:sync(?:threads|warp|_)|barrier|fence|wait|arrive|commit)\w*(?:<[^<>]*>)?$", re.IGNORECASE
 )
 _BOUND = re.compile(rb"(?:std::)?(min|max|clamp)\b")
-# There constants are asked for, types, or what only a preprocessor or an assembler reads.
+# Nodes that must hold constants or types, or that only a preprocessor or an assembler reads.
 _NOT_THERE = re.compile(
     r"preproc_(?!if|ifdef|else|elif)|template_(?:argument|parameter)_list|static_assert|sizeof|alignof|alignas|decltype"
     r"|gnu_asm|enumerator|requires|concept|attribute|noexcept|using_|alias_|type_definition|type_descriptor|ERROR"
@@ -34,7 +34,7 @@ _BOUNDARIES = {b"<": b"<=", b"<=": b"<", b">": b">=", b">=": b">"}
 _SIMPLE = {"identifier", "field_expression", "binary_expression", "subscript_expression"}
 _NUMBER = re.compile(rb"(?:std::)?(?:u?int\d*(?:_t)?|size_t|bool|char|float|double|unsigned|long|short)(?: |$)")
 
-# What a sample needs that tells a mutant from the original, by the kind of the change.
+# The sample that would tell a mutant from the original, by the kind of the change.
 ADVICE = {
     "boundary": "a sample in which both sides of this comparison are equal",
     "condition": "a sample whose result depends on this condition alone, with all around it true",
@@ -194,7 +194,7 @@ def _text_of(node: Node | None) -> bytes:
 
 
 def _changes(node: Node, types: Mapping[bytes, bytes], *, inside: bool) -> Iterator[_Change]:
-    """What can be changed in a node and below; `inside` a function, or in what stands around functions."""
+    """Yields the changes of a node and of all below; `inside` says whether it stands in a function."""
     if _NOT_THERE.match(node.type) or (node.type == "declaration" and _has(node, b"constexpr")):
         return
     inside = inside or node.type in ("compound_statement", "field_initializer_list")
@@ -221,7 +221,7 @@ def _is_plain(node: Node) -> bool:
 
 
 def _changes_of(node: Node, types: Mapping[bytes, bytes]) -> Iterator[_Change]:
-    """What can be changed in a node itself."""
+    """Yields the changes of a node itself."""
 
     def text(name: str) -> bytes:
         return _text_of(node.child_by_field_name(name))
@@ -235,7 +235,7 @@ def _changes_of(node: Node, types: Mapping[bytes, bytes]) -> Iterator[_Change]:
             yield from (("condition", node, side) for side in (left, right))
         elif operator in (b"+", b"-"):
             yield "term", node, left
-            # What is left of a pointer's sum without the pointer is none.
+            # Without the pointer, a sum of a pointer and a number would be no pointer.
             if operator == b"+" and not _type_of(node.child_by_field_name("left"), types).endswith(b"*"):
                 yield "term", node, right
     elif node.type == "conditional_expression":

@@ -22,7 +22,7 @@ from torchgraft.checking.mutants.changes import Mutant, find_mutants, rewrite
 from torchgraft.checking.sanitizers.cpu import CPU_TOOLS, find_runtimes
 from torchgraft.operator import Operator
 
-# Beside an operator's declaration: mutants that compute the same as the original, and why.
+# The file beside an operator's declaration that lists mutants that compute the same as the original, and why.
 EQUIVALENT = "equivalent_mutants.json"
 _INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 _MOST_BUILDS = 20
@@ -33,16 +33,16 @@ Status = Literal["killed", "survived", "equivalent", "not reached", "does not co
 
 
 class MutantError(Exception):
-    """There is nothing to change, or what was said of mutants is not true any longer; the text says which."""
+    """There is nothing to change, or the list of equivalent mutants is stale; the text says which."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a mutant.
+    """The outcome of a mutant.
 
     Attributes:
-        how: it was told apart: 'wrong', 'dies', 'sanitizer' or 'does not end'.
-        by: what told it apart; or why it is equivalent.
+        how: how it was told apart: 'wrong', 'dies', 'sanitizer' or 'does not end'.
+        by: the question that told it apart; or why it is equivalent.
     """
 
     mutant: Mutant
@@ -52,7 +52,7 @@ class Outcome:
     seconds: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The outcome as JSON has it."""
         line, changed = self.mutant.shown
         known = {name: value for name, value in asdict(self).items() if name != "mutant"}
         return {"file": self.mutant.file, "line": self.mutant.line, "kind": self.mutant.kind, **known} | {
@@ -83,7 +83,7 @@ class Build:
 
 @dataclass(frozen=True)
 class Place:
-    """Where mutants of a folder's kernels are built and run.
+    """The place where mutants of a folder's kernels are built and run.
 
     Attributes:
         name: of what is kept of them.
@@ -99,11 +99,11 @@ class Place:
 
     @property
     def device(self) -> str:
-        """Whose kernels they are."""
+        """The kind of device that the kernels are for."""
         return "cuda" if self.suffix == ".cu" else "cpu"
 
 
-# New memory is NaN: what a mutant leaves unwritten must not be what the original wrote there.
+# New memory is filled with NaN, so that memory that a mutant leaves unwritten does not hold the original's results.
 FILLED = ":max_malloc_fill_size=2147483647:malloc_fill_byte=255:quarantine_size_mb=8:malloc_context_size=0"
 
 
@@ -113,7 +113,7 @@ def _sanitizer_variables() -> dict[str, str]:
     return {**options, "ASAN_OPTIONS": options["ASAN_OPTIONS"] + FILLED, "LD_PRELOAD": find_runtimes(tool)}
 
 
-# For any processor, and for the widest vectors of this machine's.
+# The first build is for any processor, the second for the widest vectors of this machine.
 _CPU_BUILDS = {
     "any": Build(_build, _sanitizer_variables),
     "this": Build(partial(_build, native=True), _sanitizer_variables, of_clones=True),
@@ -152,13 +152,13 @@ class Folder:
 
     @property
     def builds(self) -> dict[Path, Build]:
-        """How mutants are built, by the folder in which they are."""
+        """The builds of mutants, by the folder that holds them."""
         has_clones = any(b"TORCHGRAFT_VECTOR_CLONES(" in source for source in self.sources.values())
         is_wide = has_clones and platform.machine() == "x86_64"
         return {self.work / name: each for name, each in self.place.builds.items() if is_wide or not each.of_clones}
 
     def _compiled(self) -> Iterable[tuple[str, bytes]]:
-        """The sources of the place, and what they include by a name in quotes."""
+        """Finds the sources of the place, and the files that they include by a name in quotes."""
         waiting = [file for file in self.all_sources if file.endswith(self.place.suffix)]
         found: dict[str, None] = {}
         while waiting:
@@ -170,10 +170,10 @@ class Folder:
         return ((file, self.all_sources[file]) for file in sorted(found))
 
     def _read_equivalent(self) -> tuple[set[str], dict[tuple[str, str, str], str]]:
-        """Files of which every change computes the same, and changes of others that do, each with the reason."""
+        """Reads the files in which every change computes the same, and single changes that do, with the reasons."""
         path = self.path / EQUIVALENT
         written = json.loads(path.read_text()) if path.is_file() else []
-        # What both devices compile may be used by one of them.
+        # A file that both devices compile may be used by one of them alone.
         listed = [each for each in written if each.get("device", self.place.device) == self.place.device]
         whole = {each["file"] for each in listed if "original" not in each}
         return whole, {
@@ -181,7 +181,7 @@ class Folder:
         }
 
     def expect_current(self) -> None:
-        """Raises MutantError where a mutant is listed as equivalent that is none of these."""
+        """Raises MutantError if a change is listed as equivalent that cannot be made any more."""
         if self.place.kinds:
             return
         files = {mutant.file for mutant in self.mutants}
@@ -194,14 +194,14 @@ class Folder:
                 )
 
     def key(self, mutant: Mutant) -> str:
-        """What a mutant is known by for as long as its file stays as it is."""
+        """The key of a mutant, which stays the same as long as its file does."""
         text = f"{mutant.file}:{mutant.start}:{mutant.end}:".encode() + mutant.after
         digest = self._digests[mutant.file].copy()
         digest.update(text)
         return digest.hexdigest()[:24]
 
     def known(self) -> dict[Mutant, Outcome]:
-        """What is known of mutants from earlier runs."""
+        """Reads the outcomes of earlier runs."""
         path = self.work / "outcomes.jsonl"
         lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
         kept = {
@@ -213,14 +213,14 @@ class Folder:
         return {mutant: self.judged(Outcome(mutant, *kept[key])) for mutant, key in keys if key in kept}
 
     def judged(self, outcome: Outcome) -> Outcome:
-        """An outcome with what is listed of the mutant; one that is told apart is killed whatever is listed."""
+        """Marks the outcome of a listed mutant as equivalent, unless the mutant was told apart."""
         why = self.equivalent.get(outcome.mutant.words)
         if why and outcome.status in ("survived", "not reached"):
             return replace(outcome, status="equivalent", by=why)
         return outcome
 
     def expect_equivalent(self) -> None:
-        """Raises MutantError where a mutant is listed as equivalent that is told apart, wherever its words stand."""
+        """Raises MutantError if a listed mutant is told apart at every place where its words stand."""
         places = Counter(mutant.words for mutant in self.mutants)
         killed = Counter[tuple[str, str, str]]()
         for mutant, outcome in self.known().items():
@@ -232,7 +232,7 @@ class Folder:
                 )
 
     def keep(self, outcome: Outcome) -> None:
-        """Writes down what became of a mutant."""
+        """Writes the outcome of a mutant to a file, for later runs."""
         known = {"key": self.key(outcome.mutant), "samples": self._samples, **outcome.as_dict()}
         with (self.work / "outcomes.jsonl").open("a") as file:
             file.write(json.dumps(known) + "\n")
@@ -260,7 +260,7 @@ class Folder:
         raise BuildError(f"{self.path}: the mutants do not compile")
 
     def _blamed(self, error: str, mutants: Mapping[int, Mutant]) -> set[int]:
-        """The mutants that a compiler refuses: those that it names, or else all on the lines that it names."""
+        """Finds the mutants that a compiler refuses: those that it names, or else all on the lines that it names."""
         log = re.search(r"\(all of it: (.*)\)$", error)
         text = Path(log[1]).read_text() if log else error
         if named := re.findall(r"^mutants:(\d+):(?:\d+:)? +(?:error|.*required from)", text, re.MULTILINE):
@@ -280,7 +280,7 @@ def _write_if_new(path: Path, content: bytes) -> None:
 
 
 def find_folders(operators: Sequence[Operator], place: Place = ON_CPU) -> list[Folder]:
-    """The folders of some operators; each with all operators that it declares.
+    """Finds the folders of operators, each with all operators that it declares.
 
     Args:
         operators: any of a folder stand for all of it.

@@ -33,7 +33,7 @@ def check(case: Case) -> None:
     """See the module."""
     case.each(check_gradient, case.table())
     if case.samples.draw is not None:
-        case.drawn(check_gradient, examples=40)
+        case.random_samples(check_gradient, examples=40)
     if case.dtype in DOUBLE:
         case.each(_check_numerically, case.table(empty=False, below=NUMERICAL_ELEMENTS, count=12))
 

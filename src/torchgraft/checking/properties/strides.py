@@ -29,7 +29,7 @@ from torchgraft.checking.tensors.dtypes import is_number
 from torchgraft.checking.tensors.gradients import leaves_of, with_gradients
 from torchgraft.checking.tensors.strides import in_ambiguous_strides
 
-# How many layouts of all arguments are drawn for a sample; one where it is compiled.
+# The number of random layouts of all arguments for a sample; one if it is compiled.
 _LAYOUTS = 6
 
 _Function = Callable[..., Any]

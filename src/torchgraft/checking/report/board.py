@@ -12,7 +12,7 @@ from rich.text import Text
 from torchgraft.checking.jobs import Job
 from torchgraft.checking.result import Result
 
-# In the order in which a cell shows them: a sign, a word where the terminal has no such sign, a style, a legend.
+# A cell shows states in this order: a sign, a word for terminals without the sign, a style, a legend.
 STATES = {
     "fail": ("✗", "FAIL", "bold red", "does not hold"),
     "pass": ("✓", "ok", "green", "holds"),
@@ -21,16 +21,16 @@ STATES = {
     "waiting": ("·", ".", "dim", ""),
 }
 GAP = 2
-# Of a column: a cell such as `✗ 1 ✓ 3`, and the shortest line that a heading is broken into.
+# The least width of a column, and of a line of its heading: a cell may be `✗ 1 ✓ 3`.
 _WIDTH = 12
-# Of a condensed table: what runs is cut where it would say more.
+# A condensed table names at most so many properties that run.
 _DOING = 3
 
 Place = tuple[str, str]
 
 
 class Board:
-    """The state of every job, or of the calls that jobs draw.
+    """The state of every job, or of the random calls that jobs make.
 
     A row is a property, or a kernel where kernels are forced; a column is an operator and device.
     """
@@ -76,7 +76,7 @@ class Board:
         return [self._table(places) for places in chosen]
 
     def height(self, width: int) -> int:
-        """How many lines the tables take."""
+        """The number of lines that the tables take."""
         tables = self.tables(width)
         heading = max(len(self._heading(place)) for place in self._columns)
         return len(tables) * (len(self._rows) + heading + 1)
@@ -103,7 +103,7 @@ class Board:
         return table
 
     def legend(self) -> Text:
-        """What the signs mean."""
+        """The meaning of the signs."""
         text = Text()
         for sign, word, style, meaning in STATES.values():
             if meaning:
@@ -155,7 +155,7 @@ def make_table(*columns: Column, **style: Any) -> Table:
 
 
 def weight(job: Job) -> int:
-    """What a job counts for: its calls, where it draws so many."""
+    """The weight of a job: its number of calls, or one."""
     return job.calls or 1
 
 

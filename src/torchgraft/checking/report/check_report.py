@@ -9,7 +9,7 @@ from typing import Any
 from torchgraft.checking.result import DIED, NVCC, Result
 from torchgraft.environment import Environment
 
-# Of many files of kernels, so many are named.
+# If kernels have many files, so many are named.
 _FEW = 3
 
 
@@ -74,7 +74,7 @@ class CheckReport:
 
     @property
     def verdict(self) -> str:
-        """What holds, where nothing failed: of kernels that did not run nothing is said."""
+        """The verdict if nothing failed; it claims nothing about kernels that did not run."""
         if not self.left_out:
             return "every property holds"
         places = dict.fromkeys(result.device for result in self.results if result.status == "pass")
@@ -84,19 +84,19 @@ class CheckReport:
         return f"every property that was asked holds on {' and '.join(places)}"
 
     def count(self, status: str) -> int:
-        """How many results have a status."""
+        """Counts the results with a status."""
         return sum(result.status == status for result in self.results)
 
     @property
     def called(self) -> dict[tuple[str, str], int]:
-        """How many calls were drawn and made of each operator on each device, by properties that ask of any call."""
+        """The number of random calls of each operator on each device."""
         counts: Counter[tuple[str, str]] = Counter()
         for result in self.results:
             counts[result.operator, result.device] += result.called
         return {place: count for place, count in counts.items() if count}
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The report as JSON has it."""
         return {"passed": self.passed, **asdict(self)}
 
     def __str__(self) -> str:
@@ -127,19 +127,19 @@ def group_alike(failures: Iterable[Result]) -> list[list[Result]]:
 
 
 def _causes_of(result: Result) -> list[str]:
-    """What failures of one cause have in common: any of these is enough."""
+    """Returns the texts of which two failures of one cause share at least one."""
     failure = result.failure
     assert failure is not None
     causes = [failure.cause] if failure.cause else []
     places = _PLACE.findall(failure.traceback)
     died = failure.message.startswith(DIED)
     if died and _HEAP.search(failure.traceback):
-        # What wrote past its memory did so before, anywhere.
+        # The call that wrote past its memory came before, and may be anywhere.
         causes.append(f"{DIED}: the allocator found its memory damaged")
     elif places or died:
         causes.append("\n".join((_NUMBER.sub("#", failure.message), *places[-1:])))
     about_inputs = failure.sample or failure.arguments or failure.traceback
-    # What is at fault may differ between dtypes.
+    # The part at fault may differ between dtypes.
     alone = f"{result.property}: {failure.at_fault.partition(':')[0]}" if about_inputs else failure.message
     return causes or [alone]
 
@@ -147,7 +147,7 @@ def _causes_of(result: Result) -> list[str]:
 # A line of a traceback, and what differs between two errors that are the same: numbers and addresses.
 _PLACE = re.compile(r'^ *File ".*', re.MULTILINE)
 _NUMBER = re.compile(r"(0x)?[0-9a-f]*\d[0-9a-f]*")
-# How glibc says that it found the heap damaged: "free(): invalid pointer", "corrupted size vs. prev_size".
+# Messages of glibc about a damaged heap, such as "free(): invalid pointer" and "corrupted size vs. prev_size".
 _HEAP = re.compile(r"^(\w*(alloc|free)\w*\(\): |corrupted |double free)", re.MULTILINE)
 
 

@@ -104,7 +104,7 @@ def _left_out_of(
 
 
 def _why(operator: Operator, device: str, wanted: set[tuple[str, str]]) -> tuple[str, str]:
-    """Why kernels for a kind of device did not run, and what to do about it."""
+    """Returns why kernels for a kind of device did not run, and what to do about it."""
     if (operator.short_name, device) in wanted:
         return "no property of this run calls them", ""
     if device == "cuda" and not torch.cuda.is_available():

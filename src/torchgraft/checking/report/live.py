@@ -62,7 +62,7 @@ class LiveCheck:
             self._tell_at_once(result)
 
     def _tell_at_once(self, result: Result) -> None:
-        """What is wrong with an operator that is not even wired: much of what follows fails of it."""
+        """Prints the failure of an operator that cannot be called at all, as it makes many other properties fail."""
         self._console.print(Text(describe(result), "bold red"), soft_wrap=True)
         told = "The other properties are still checked. Press Ctrl-C to stop with the results so far."
         self._console.print(Text(f"{told}\n", "dim"), soft_wrap=True)
@@ -72,11 +72,11 @@ class LiveCheck:
         self._progress.update(self._task, description=what)
 
     def _render(self) -> RenderableType:
-        # Anew each time: terminals change their size. A line must stay free, or the terminal scrolls.
+        # The size is read each time, as terminals change theirs. One line must stay free, or the terminal scrolls.
         width, height = self._console.size
         bar = self._progress.get_renderable()
         if self.board.height(width) + 2 <= height:
             return Group(*self.board.tables(width), bar)
-        # Of a terminal of few lines nothing but the bar.
+        # A terminal of few lines shows the bar alone.
         lines = height - 2
         return Group(self.board.condensed(lines), bar) if lines > _FEW_LINES else bar

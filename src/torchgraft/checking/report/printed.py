@@ -25,7 +25,7 @@ def print_report(console: Console, board: Board, report: CheckReport, seconds: f
 
 
 def _print_failures(console: Console, report: CheckReport) -> None:
-    """Each failure of a property of an operator on a device; those that are alike in a line."""
+    """Prints each failure of a property of an operator on a device; failures that are alike share one."""
     for alike in group_alike(report.failures):
         console.print()
         title, *lines = describe(*alike).splitlines()
@@ -36,7 +36,7 @@ def _print_failures(console: Console, report: CheckReport) -> None:
 
 
 def _print_reasons(console: Console, report: CheckReport) -> None:
-    """Why properties were not applicable, each reason once; of forced kernels, those that served no call at all."""
+    """Prints why properties were not applicable, each reason once; of forced kernels only those that served no call."""
     reached = {
         (result.operator, result.device, result.kernel)
         for result in report.results
@@ -60,7 +60,7 @@ def _print_reasons(console: Console, report: CheckReport) -> None:
 
 
 def _print_facts(console: Console, report: CheckReport) -> None:
-    """What properties measured on the way."""
+    """Prints what properties measured on the way."""
     measured = [result for result in report.results if result.facts]
     if not measured:
         return
@@ -73,7 +73,7 @@ def _print_facts(console: Console, report: CheckReport) -> None:
 
 
 def _print_called(console: Console, report: CheckReport) -> None:
-    """How many calls were drawn of each operator, where nothing else was asked."""
+    """Prints the number of random calls of each operator, if nothing else was checked."""
     if not report.called or not all(result.called or result.kernel for result in report.results):
         return
     names: dict[tuple[str, int], list[str]] = {}
@@ -86,7 +86,7 @@ def _print_called(console: Console, report: CheckReport) -> None:
 
 
 def _print_left_out(console: Console, report: CheckReport) -> None:
-    """Which kernels did not run where their users run them."""
+    """Prints which kernels did not run where their users run them."""
     if report.left_out:
         console.print()
     for each in report.left_out:

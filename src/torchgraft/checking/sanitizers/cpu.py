@@ -106,7 +106,7 @@ def run_on_cpu(
 
 
 def find_runtimes(tool: _CpuTool) -> str:
-    """What must be loaded before Python is, as LD_PRELOAD takes it."""
+    """Finds the libraries that must be loaded before Python is, as LD_PRELOAD takes them."""
     compiler = os.environ.get("CXX", "c++")
     found = []
     # libstdc++ too: AddressSanitizer looks for the function that throws exceptions when it starts, and finds none in

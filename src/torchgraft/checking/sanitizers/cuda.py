@@ -41,9 +41,9 @@ CUDA_TOOLS = {
     "synccheck": _CudaTool(),
 }
 _ERROR_EXIT_CODE = 9
-# Of reports in one process. Where PyTorch's own kernels are watched too, theirs must not use up the few of the default.
+# The most reports of one process. Those about PyTorch's own kernels must not use up the few of the default.
 _PRINT_LIMIT = 10000
-# How compute-sanitizer begins its lines, and what of them is no report.
+# The beginning of compute-sanitizer's lines, and the lines of it that are no report.
 _SAYS = "========= "
 _NO_REPORT = re.compile(r"COMPUTE-SANITIZER|ERROR SUMMARY|\w+ SUMMARY|Target application|Saved host backtrace")
 
@@ -95,7 +95,7 @@ def run_on_cuda(jobs: Sequence[Job], tool: _CudaTool, on_start: OnStart, on_resu
 
 
 def _why_not_watched(namespace: str) -> str:
-    """Why compute-sanitizer, which is told of kernels by their names, would overlook those of a namespace."""
+    """Returns why compute-sanitizer, which finds kernels by their names, would overlook those of a namespace."""
     library = next(iter(native.libraries_of(namespace, "cuda")), None)
     if library is None or not library.loaded:
         return native.why_no_kernel(namespace, "cuda")
@@ -106,7 +106,7 @@ def _why_not_watched(namespace: str) -> str:
 
 
 class _Watched:
-    """What a process says that runs under compute-sanitizer: the marks of its jobs, and reports between them."""
+    """The output of a process under compute-sanitizer: the marks of its jobs, and reports between them."""
 
     def __init__(self, jobs: Sequence[Job], tool: _CudaTool, on_start: OnStart, on_result: OnResult) -> None:
         self._jobs, self._tool = jobs, tool

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from torchgraft.checking.result import Result
 
-# Of a sanitizer's report: what happened, where, and what is known of the memory.
+# So many lines of a report are kept: what happened, where, and what is known of the memory.
 REPORT_LINES = 6
-# Of a stack: how many of its places in the operator's own sources.
+# So many places of a stack in the operator's own sources are kept.
 _FRAMES = 2
 _ACCESS = re.compile(
     r"(?:Previous )?(?:atomic )?(?:read|write) of size .*|\S+ is located .*|Location is .*", re.IGNORECASE

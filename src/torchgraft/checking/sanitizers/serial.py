@@ -31,7 +31,7 @@ _PRODUCTS = ("mm.out", "mm.dtype_out", "addmm.out", "bmm.out", "bmm.dtype_out", 
 
 
 def encode(jobs: Sequence[Job]) -> bytes:
-    """What the file holds: where modules are found, those that declare the operators, and the jobs."""
+    """Encodes the content of the file: where modules lie, those that declare the operators, and the jobs."""
     modules = sorted({job.operator.module for job in jobs})
     return pickle.dumps((sys.path, places.places(), modules, pickle.dumps(list(jobs))))
 
@@ -46,7 +46,7 @@ def decode(line: str) -> tuple[int, Result | None] | None:
 
 def _say(number: int, result: Any = None) -> None:
     if torch.cuda.is_initialized():
-        # What the tool has to say about the last job, it says before.
+        # The tool then prints its reports about the last job before this line.
         torch.cuda.synchronize()
     shown = "" if result is None else base64.b64encode(pickle.dumps(result)).decode()
     print(f"{_MARK}{number} {shown}", flush=True)
@@ -57,7 +57,7 @@ def _replaced(kernels: Mapping[str, Any], key: str, **options: bool) -> Iterator
     """A scope in which PyTorch's operators of these names have other kernels, and no kernel of ours goes past them."""
     library_scope = _torch_private.scoped_library("aten", "IMPL")
     with library_scope as library, products_by_pytorch(), warnings.catch_warnings():
-        # That a kernel is replaced is the point.
+        # PyTorch warns that a kernel is replaced, which is intended.
         warnings.simplefilter("ignore")
         for name, kernel in kernels.items():
             library.impl(name, kernel, key, **options)

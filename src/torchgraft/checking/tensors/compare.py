@@ -1,4 +1,4 @@
-"""How results are compared: with float64, in units of what a dtype can hold."""
+"""Compares results with float64, in units of the epsilon of a dtype."""
 
 import math
 from collections.abc import Iterator
@@ -118,7 +118,7 @@ def expect_equal(found: Any, expected: Any, *, what: str = "the result", why: st
 
 
 def _tensors_beside(found: Any, expected: Any, what: str) -> Iterator[tuple[Tensor, Tensor, str]]:
-    """Each tensor found, the one expected of the same shape, and its name; passes over None in the place of both."""
+    """Yields each tensor found, the one expected of the same shape, and its name; skips None in the place of both."""
     ones, others = tree_leaves(found), tree_leaves(expected)
     expect(len(ones) == len(others), f"{what} has {len(ones)} parts, not {len(others)}")
     for number, (one, other) in enumerate(zip(ones, others, strict=True), 1):
@@ -131,7 +131,7 @@ def _tensors_beside(found: Any, expected: Any, what: str) -> Iterator[tuple[Tens
 
 
 class _Allowance(NamedTuple):
-    """What the allowed difference is made of; in words only where somebody reads it."""
+    """The terms of the allowed difference; in words only if a failure shows them."""
 
     dtype: torch.dtype
     of_result: torch.dtype
@@ -173,7 +173,7 @@ def _expect_each_close(
     bounded = magnitude.where(other.isfinite(), 0).amax().clamp(min=1)
     allowed = absolute * bounded + relative * magnitude
     close = other.isfinite() & ((one - other).abs() <= allowed)
-    # What is beyond the numbers of a dtype is rounded to infinity.
+    # A number beyond those of a dtype is rounded to infinity.
     if found.is_floating_point():
         beyond = magnitude + allowed > torch.finfo(found.dtype).max
         close |= one.isinf() & (one.sign() == other.sign()) & beyond

@@ -15,7 +15,7 @@ def leaves_of(arguments: Iterable[Any]) -> list[Tensor]:
 
 
 def with_gradients(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Those of some tensors that need a gradient, or carry one."""
+    """Returns the tensors that need a gradient, or carry one."""
     return [tensor for tensor in tensors if tensor.requires_grad]
 
 
@@ -29,12 +29,12 @@ def attached(results: Iterable[Tensor], leaves: Iterable[Tensor]) -> list[Tensor
 
 
 def randn_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    """Normally distributed values of a tensor's shape, contiguous; the same on every device, or drawn on a GPU."""
+    """Normally distributed values of a tensor's shape, contiguous; the same on every device, or made on a GPU."""
     on_cpu = generator.device.type == "cpu"
-    drawn = torch.float64 if on_cpu else torch.promote_types(tensor.dtype, torch.float32)
+    computed = torch.float64 if on_cpu else torch.promote_types(tensor.dtype, torch.float32)
     if on_cpu and tensor.is_complex():
-        drawn = torch.complex128
-    values = torch.randn(tensor.shape, generator=generator, dtype=drawn, device=generator.device)
+        computed = torch.complex128
+    values = torch.randn(tensor.shape, generator=generator, dtype=computed, device=generator.device)
     return values.to(tensor.device, tensor.dtype)
 
 

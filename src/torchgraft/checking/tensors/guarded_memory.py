@@ -22,13 +22,13 @@ from torch.utils.dlpack import from_dlpack
 from torchgraft import _torch_private, native
 from torchgraft.checking.tensors.compare import Mismatch
 
-# With every bit set, floating-point numbers of all sizes are NaN.
+# If every bit is set, floating-point numbers of all sizes are NaN.
 NAN_BYTE = 0xFF
 # Floating-point numbers of all sizes are small and positive.
 NUMBER_BYTE = 0x3C
 _GUARD_BYTES = 4096
 _FIRST_BYTES = 1 << 17
-# What PyTorch's allocators promise.
+# The alignment that PyTorch's allocators promise.
 _ALIGNMENT = {"cpu": 64, "cuda": 512}
 # On CPU so little is filled and looked at by one thread: waking others would cost more where a machine is busy.
 _PIECE_BYTES = {"cpu": 1 << 15}
@@ -86,10 +86,10 @@ class Arena:
             try:
                 return work()
             except Exception:
-                # What a kernel lets through may be another exception than the one raised here.
+                # A kernel may turn the exception that is raised here into another one.
                 if not self._needed:
                     raise
-            # In whole elements of every dtype.
+            # The size is a whole number of elements of every dtype.
             size = -(-max(2 * self._memory.numel(), 2 * self._needed) // 16) * 16
             self._memory = torch.empty(size, dtype=torch.uint8, device=self.device)
 
@@ -110,7 +110,8 @@ class Arena:
         ) -> Tensor:
             dtype = dtype or torch.get_default_dtype()
             if 0 in size:
-                # Of no bytes, until PyTorch resizes it, as it does with results of reductions: not within the arena.
+                # It has no bytes until PyTorch resizes it, as it does with results of reductions, so it is not in the
+                # arena.
                 storage = torch.UntypedStorage(0, device=self.device)
                 return self._memory.view(dtype).data.set_(storage, 0, size, stride)
             return self._cut(size, stride, dtype, asked=True)
@@ -130,7 +131,7 @@ class Arena:
         key = self.device.type.upper()
         with _torch_private.scoped_library("aten", "IMPL") as library:
             with warnings.catch_warnings():
-                # That a kernel is replaced is the point.
+                # PyTorch warns that a kernel is replaced, which is intended.
                 warnings.simplefilter("ignore")
                 library.impl("empty_strided", empty_strided, key)
                 library.impl("empty.memory_format", empty, key)
@@ -168,7 +169,7 @@ class Arena:
                 setter(_ALLOCATE())
 
     def asked_bytes(self) -> int:
-        """How many bytes the operator has asked for since the arena was cleared."""
+        """The number of bytes that the operator has asked for since the arena was cleared."""
         return sum(each.end - each.start for each in self.allocations if each.asked)
 
     def expect_guards_intact(self) -> None:
@@ -191,7 +192,7 @@ class Arena:
 
     def _cut(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, *, asked: bool) -> Tensor:
         start = self._reserve(size, stride, dtype, asked=asked)
-        # Through DLPack: a storage of its own, so that PyTorch sees no tensors that share memory.
+        # DLPack gives it a storage of its own, so that PyTorch sees no tensors that share memory.
         return from_dlpack(self._memory.view(dtype).as_strided(size, stride, start // dtype.itemsize))
 
     def _reserve(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, *, asked: bool) -> int:
@@ -214,7 +215,7 @@ class Arena:
 # PyTorch's C interface: aoti_torch_empty_strided, and what stands in for it.
 
 _FAILURE = 1
-# How many dimensions, their sizes and strides; dtype, type and index of the device, and where the tensor is put.
+# The arguments: the number of dimensions, their sizes and strides; dtype, kind and index of the device; the result.
 _LAYOUT = (ctypes.c_int64, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int64))
 _KIND = (ctypes.c_int32, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
 _ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_int32, *_LAYOUT, *_KIND)

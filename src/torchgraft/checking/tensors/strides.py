@@ -62,9 +62,9 @@ def in_ambiguous_strides(tensor: Tensor, random: Random) -> Tensor:
     return changed.as_strided(changed.shape, strides)
 
 
-# The share of images that are contiguous or channels_last, where any strides are drawn.
+# The share of images that are contiguous or channels_last, if any strides will do.
 _USUAL = 0.4
-# The share of tensors that are drawn with no other strides.
+# The share of tensors that keep their strides.
 _AS_IT_IS = 0.3
 # Elements by which tensors are offset: of two bytes each, eight are sixteen bytes.
 _FEW = 8
@@ -88,7 +88,7 @@ def _kinds(tensor: Tensor) -> dict[str, Callable[[], Tensor]]:
     if tensor.dim() == 4:
         kinds["channels_last"] = lambda: tensor.clone(memory_format=torch.channels_last)
         kinds["channels cut out of channels_last"] = partial(_channels_cut, tensor)
-        # Of two bytes each, two are what asynchronous copies need.
+        # Asynchronous copies need four bytes: two elements of half types.
         for elements in (1, 2):
             kinds[f"channels_last, offset by {elements}"] = partial(_pixels_offset, tensor, elements)
     return kinds
@@ -100,7 +100,7 @@ def _contiguous(tensor: Tensor) -> Tensor:
 
 
 def _poison(tensor: Tensor) -> float:
-    """What a result shows that was made of it: NaN, or an index beyond everything."""
+    """The value between elements, which shows in results made of it: NaN, or an index beyond everything."""
     if tensor.is_floating_point() or tensor.is_complex():
         return torch.nan
     return 1 if tensor.dtype == torch.bool else torch.iinfo(tensor.dtype).max
