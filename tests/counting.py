@@ -48,9 +48,9 @@ KINDS: dict[str, tuple[str, int, tuple[str, ...]]] = {
 ASKED = """
 import json, os, signal, sys, tempfile
 from torchgraft import native
-from torchgraft.checking import running
+from torchgraft.checking import workers
 from torchgraft.cli import main
-running._in_worker = True
+workers._is_worker = True
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 for question in sys.stdin:
     with tempfile.TemporaryFile("w+") as said:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from torchgraft import Operator
-from torchgraft.checking.strides import in_awkward_strides
-from torchgraft.checking.subject import listed_kernels
+from torchgraft.checking.kernels import listed_kernels
+from torchgraft.checking.tensors.strides import in_awkward_strides
 from torchgraft.kernels import python_kernels
 
 

@@ -12,17 +12,8 @@ import sys
 from pathlib import Path
 
 from torchgraft.benchmarking.table import Table
-from torchgraft.checking.mutants import (
-    FILLED,
-    ON_CPU,
-    Build,
-    Outcome,
-    Place,
-    count,
-    draw,
-    find_folders,
-    share_killed,
-)
+from torchgraft.checking.mutants.folders import FILLED, ON_CPU, Build, Outcome, Place, find_folders, random_mutants
+from torchgraft.checking.mutants.outcomes import count, share_killed
 from torchgraft.checking.subject import find_subjects
 from torchgraft.cli.mutants import STATES, check_mutants
 from torchgraft.cli.shared import make_console
@@ -82,9 +73,9 @@ def main() -> int:
     # As many of all operators as were asked for: of more only some may be known, and most of those were detected.
     folders = find_folders([subject.operator for subject in find_subjects([])], place)
     found = []
-    for folder, drawn in zip(folders, draw(folders, given.count, given.seed), strict=True):
+    for folder, chosen in zip(folders, random_mutants(folders, given.count, given.seed), strict=True):
         known = folder.known()
-        found += [(folder.path.name, known[mutant]) for mutant in drawn if mutant in known]
+        found += [(folder.path.name, known[mutant]) for mutant in chosen if mutant in known]
     (ROOT / f"docs/fragments/mutants-{given.kind}.md").write_text(table(found))
     print(table(found))
     return 0

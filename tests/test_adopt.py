@@ -9,9 +9,13 @@ from torch import Tensor
 from torch.library import custom_op
 from typer.testing import CliRunner
 
-from torchgraft.checking.adopted import Adoption, adopt, declined
-from torchgraft.checking.running import make_jobs, run_job, run_jobs
+from torchgraft.checking.adopting.adopted import adopt
+from torchgraft.checking.adopting.adoption import Adoption
+from torchgraft.checking.adopting.applicable import declined
+from torchgraft.checking.jobs import make_jobs
+from torchgraft.checking.run import run_job
 from torchgraft.checking.subject import find_subjects
+from torchgraft.checking.workers import run_jobs
 from torchgraft.cli import app
 from torchgraft.operator import Operator
 from torchgraft.sampling import Drawn, Sample, Samples

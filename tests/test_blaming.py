@@ -10,10 +10,11 @@ import torch
 from planted import elementwise, kernels, products
 from torchgraft import Operator
 from torchgraft.checking import check
-from torchgraft.checking.comparing import Mismatch, expect_close
-from torchgraft.checking.report import describe, group_alike
-from torchgraft.checking.running import make_jobs, run_jobs
+from torchgraft.checking.jobs import make_jobs
+from torchgraft.checking.report.check_report import describe, group_alike
 from torchgraft.checking.subject import subject_of
+from torchgraft.checking.tensors.compare import Mismatch, expect_close
+from torchgraft.checking.workers import run_jobs
 from torchgraft.sampling import Drawn, Sample, Samples
 
 PLANTED = {bug.name: bug.operator for bug in (*elementwise.BUGS, *products.BUGS)}

@@ -20,10 +20,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import torchgraft
-from torchgraft.checking import PROPERTIES, sanitizing
-from torchgraft.checking.live import Board, LiveCheck, print_report
-from torchgraft.checking.report import CheckReport
-from torchgraft.checking.running import SMOKE, Job, make_jobs
+from torchgraft.checking import PROPERTIES
+from torchgraft.checking.jobs import SMOKE, Job, make_jobs
+from torchgraft.checking.report.board import Board
+from torchgraft.checking.report.check_report import CheckReport
+from torchgraft.checking.report.live import LiveCheck
+from torchgraft.checking.report.printed import print_report
+from torchgraft.checking.sanitizers import cuda
+from torchgraft.checking.sanitizers import run as sanitizing
 from torchgraft.checking.subject import find_subjects
 from torchgraft.cli import app
 
@@ -516,8 +520,8 @@ def watched(tmp_path, monkeypatch):
     program = tmp_path / "compute-sanitizer"
     program.write_text(FAKE.format(python=sys.executable))
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(sanitizing.shutil, "which", lambda name, path=None: str(program))
-    monkeypatch.setattr(sanitizing, "_why_not_watched", lambda namespace: "")
+    monkeypatch.setattr(cuda.shutil, "which", lambda name, path=None: str(program))
+    monkeypatch.setattr(cuda, "_why_not_watched", lambda namespace: "")
     jobs = make_jobs(find_subjects(["mul_constant"]), devices=["cpu"], properties=["value"])
     return [replace(job, under="memcheck") for job in jobs[:3]]
 
@@ -533,7 +537,7 @@ def test_a_report_of_compute_sanitizer_is_laid_to_its_job(watched):
 
 
 def test_a_compute_sanitizer_that_does_not_work_is_a_reason(watched, monkeypatch):
-    monkeypatch.setattr(sanitizing.serial, "__name__", "no_such_module")
+    monkeypatch.setattr(cuda.serial, "__name__", "no_such_module")
     results, started, _ = run_sanitized(watched)
     assert not started
     assert all(each.status == "not applicable" for each in results)
@@ -542,13 +546,13 @@ def test_a_compute_sanitizer_that_does_not_work_is_a_reason(watched, monkeypatch
 
 
 def test_initcheck_looks_at_all_kernels_and_reports_ours(watched):
-    tool = sanitizing._CUDA_TOOLS["initcheck"]
+    tool = cuda.CUDA_TOOLS["initcheck"]
     lines = [
         "========= Uninitialized __global__ memory read of size 4 bytes",
         "=========     at void {}::kernel(float *)+0x90",
     ]
     for namespace, status in (("at::native", "pass"), ("torchgraft", "fail")):
-        reader = sanitizing._Watched(watched[:1], tool, lambda job: None, lambda job, result: None)
+        reader = cuda._Watched(watched[:1], tool, lambda job: None, lambda job, result: None)
         for line in lines:
             reader.read(line.format(namespace))
         reader._at = 0
@@ -557,7 +561,7 @@ def test_initcheck_looks_at_all_kernels_and_reports_ours(watched):
 
 
 def test_without_compute_sanitizer_it_says_what_to_install(watched, monkeypatch):
-    monkeypatch.setattr(sanitizing.shutil, "which", lambda name, path=None: None)
+    monkeypatch.setattr(cuda.shutil, "which", lambda name, path=None: None)
     results, _, _ = run_sanitized(watched)
     assert {each.reason for each in results} == {"compute-sanitizer is not installed: it comes with the CUDA toolkit"}
 

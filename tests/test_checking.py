@@ -15,13 +15,15 @@ import torch
 import torchgraft
 from torchgraft import Operator
 from torchgraft.checking import PROPERTIES, CheckReport, check, make_test
-from torchgraft.checking.comparing import Mismatch, expect_close, expect_equal, rounding
+from torchgraft.checking.jobs import Job, make_jobs
 from torchgraft.checking.properties import memory
-from torchgraft.checking.report import describe
-from torchgraft.checking.running import Job, make_jobs, run_job, run_jobs
-from torchgraft.checking.serial import filled_products, products_in_float32
-from torchgraft.checking.strides import in_awkward_strides
+from torchgraft.checking.report.check_report import describe
+from torchgraft.checking.run import run_job
+from torchgraft.checking.sanitizers.serial import filled_products, products_in_float32
 from torchgraft.checking.subject import find_subjects, subject_of, target_of
+from torchgraft.checking.tensors.compare import Mismatch, expect_close, expect_equal, rounding
+from torchgraft.checking.tensors.strides import in_awkward_strides
+from torchgraft.checking.workers import run_jobs
 from torchgraft.sampling import Drawn, Sample, Samples
 
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import torchgraft
 import torchgraft.benchmarking.memory
 import torchgraft.benchmarking.suite
-import torchgraft.checking.running
+import torchgraft.checking.run
 import torchgraft.demo
 from torchgraft.__main__ import main
 from torchgraft.cli import app
@@ -153,7 +153,7 @@ def works(monkeypatch):
     def work(*arguments, **keywords):
         pytest.fail("the work has begun")
 
-    monkeypatch.setattr(torchgraft.checking.running, "run_everywhere", work)
+    monkeypatch.setattr(torchgraft.checking.run, "run_everywhere", work)
     monkeypatch.setattr(torchgraft.benchmarking.suite, "run", work)
     monkeypatch.setattr(torchgraft.benchmarking.memory, "measure_memory", work)
     monkeypatch.setattr(sys.modules["torchgraft.cli.bench"], "measure_overhead", work)

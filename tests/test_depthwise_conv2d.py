@@ -24,8 +24,8 @@ from torchgraft import (
     depthwise_conv2d_weight_grad,
 )
 from torchgraft.checking import find_devices
-from torchgraft.checking.comparing import expect_close
-from torchgraft.checking.strides import significant_strides
+from torchgraft.checking.tensors.compare import expect_close
+from torchgraft.checking.tensors.strides import significant_strides
 from torchgraft.nn import DepthwiseConv2d
 from torchgraft.operator import FLOATING
 from torchgraft.operators.depthwise_conv2d.case import Case, same

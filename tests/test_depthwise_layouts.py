@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchgraft import graft
 from torchgraft.checking import find_devices
-from torchgraft.checking.strides import in_ambiguous_strides
+from torchgraft.checking.tensors.strides import in_ambiguous_strides
 from torchgraft.operator import FLOATING
 from torchgraft.operators.depthwise_conv2d.operator import convolution
 

@@ -160,8 +160,9 @@ def test_random_calls_of_every_operator_hold(kernels):
 # In one process: to start one takes longer than a sample does.
 HALVES = """
 import torch
-from torchgraft.checking.report import describe
-from torchgraft.checking.running import make_jobs, run_job
+from torchgraft.checking.report.check_report import describe
+from torchgraft.checking.jobs import make_jobs
+from torchgraft.checking.run import run_job
 from torchgraft.checking.subject import find_subjects
 
 for operator, sample in [

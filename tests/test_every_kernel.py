@@ -20,8 +20,10 @@ from torchgraft.benchmarking.live import print_suite
 from torchgraft.benchmarking.roofs import Roofs
 from torchgraft.benchmarking.suite import Wanted
 from torchgraft.checking import PROPERTIES
-from torchgraft.checking.running import make_jobs, make_kernel_jobs, run_job, run_jobs
+from torchgraft.checking.jobs import make_jobs, make_kernel_jobs
+from torchgraft.checking.run import run_job
 from torchgraft.checking.subject import subject_of
+from torchgraft.checking.workers import run_jobs
 from torchgraft.cli import app
 
 TARGET = "planted.elementwise:chosen"

@@ -31,7 +31,8 @@ import torch
 from torchgraft.checking.subject import find_subjects
 
 for subject in find_subjects(sys.argv[1:]):
-    subject.operator.call(*subject.operator.with_defaults(subject.samples.smallest.make("cpu", torch.float32)))
+    arguments = subject.samples.smallest.make("cpu", torch.float32)
+    subject.operator.call(*subject.operator.declaration.with_defaults(arguments))
     print("called", subject.operator.qualified_name)
 """
 

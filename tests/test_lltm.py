@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_s
 import torchgraft
 from forcing import every_kernel, one_element_on
 from torchgraft import native
-from torchgraft.checking.subject import listed_kernels
+from torchgraft.checking.kernels import listed_kernels
 from torchgraft.kernels import python_kernels
 from torchgraft.nn import LLTM, LLTMCell
 from torchgraft.operator import FLOATING

@@ -11,9 +11,20 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from torchgraft.checking import asking, mutants
-from torchgraft.checking.mutants import EQUIVALENT, ON_CPU, Folder, MutantError, Outcome, draw, find_folders
-from torchgraft.checking.mutating import ADVICE, find_mutants, rewrite
+from torchgraft.checking.mutants import ask, folders, known_calls, run
+from torchgraft.checking.mutants.changes import ADVICE, find_mutants, rewrite
+from torchgraft.checking.mutants.folders import (
+    EQUIVALENT,
+    ON_CPU,
+    Folder,
+    MutantError,
+    Outcome,
+    find_folders,
+    random_mutants,
+)
+from torchgraft.checking.mutants.library import Library
+from torchgraft.checking.mutants.questions import Question
+from torchgraft.checking.mutants.workers import Worker, quickest
 from torchgraft.checking.subject import find_subjects
 from torchgraft.cli import app
 
@@ -125,13 +136,13 @@ def folder(tmp_path):
     return Folder(tmp_path, ON_CPU, [])
 
 
-def test_what_is_drawn_is_of_all_files_that_are_compiled(tmp_path):
+def test_random_mutants_are_of_all_files_that_are_compiled(tmp_path):
     made = folder(tmp_path)
     assert set(made.sources) == {"cpu.cpp", "inner/loop.h"}
-    drawn = draw([made], 4, seed=0)[0]
-    assert Counter(each.file for each in drawn) == {"cpu.cpp": 2, "inner/loop.h": 2}
-    assert draw([made], 4, seed=0)[0] == drawn
-    assert sorted(draw([made], 100, seed=1)[0], key=made.mutants.index) == made.mutants
+    chosen = random_mutants([made], 4, seed=0)[0]
+    assert Counter(each.file for each in chosen) == {"cpu.cpp": 2, "inner/loop.h": 2}
+    assert random_mutants([made], 4, seed=0)[0] == chosen
+    assert sorted(random_mutants([made], 100, seed=1)[0], key=made.mutants.index) == made.mutants
 
 
 def test_a_file_of_which_nothing_changes_results_is_left_out(tmp_path):
@@ -149,7 +160,7 @@ def test_what_is_equivalent_on_another_device_counts_there_alone(tmp_path):
 
 
 def test_what_one_build_does_not_tell_apart_is_asked_in_the_other(tmp_path, monkeypatch):
-    monkeypatch.setattr(mutants.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(folders.platform, "machine", lambda: "x86_64")
     made = folder(tmp_path)
     assert len(made.builds) == 1
     (tmp_path / "cpu.cpp").write_bytes(made.sources["cpu.cpp"] + b"TORCHGRAFT_VECTOR_CLONES(void f(), g();)\n")
@@ -165,13 +176,13 @@ def test_what_one_build_does_not_tell_apart_is_asked_in_the_other(tmp_path, monk
         Folder, "build", lambda self, chosen, directory: (directory, [4] if directory == narrow else [])
     )
     monkeypatch.setattr(
-        mutants,
+        run,
         "_ask",
         lambda folder, library, environment, chosen, *rest: [
             {"mutant": number, "status": told[library][number], "how": "", "by": library.name} for number in chosen
         ],
     )
-    found = mutants.run_mutants(made, asked, seed=0, workers=1)
+    found = run.run_mutants(made, asked, seed=0, workers=1)
     by_mutant = {outcome.mutant: outcome.status for outcome in found}
     expected = ["killed", "killed", "survived", "survived", "does not compile"]
     assert [by_mutant[mutant] for mutant in asked] == expected
@@ -193,7 +204,7 @@ def test_what_one_of_two_workers_tells_apart_is_told_apart_and_both_must_have_as
         answer(0, "killed", 5.0),
         answer(3, "survived", 6.0),
     ]
-    asking._merge(answers, 2, told.append)
+    ask._merge(answers, 2, told.append)
     assert told == [
         {"questions": 3, "seconds": 1.0, "problems": []},
         answer(1, "killed", 2.0),
@@ -204,18 +215,18 @@ def test_what_one_of_two_workers_tells_apart_is_told_apart_and_both_must_have_as
 
 
 def test_workers_begin_at_different_mutants_and_ask_about_all():
-    orders = [list(asking._Worker(number, 3, None, None, None)._in_turn(range(8))) for number in range(3)]
+    orders = [list(Worker(number, 3, None, None, None)._in_turn(range(8))) for number in range(3)]
     assert orders == [[0, 1, 2, 3, 4, 5, 6, 7], [2, 3, 4, 5, 0, 1, 6, 7], [4, 5, 0, 1, 2, 3, 7, 6]]
 
 
 @pytest.mark.parametrize(("seconds", "asked"), [(0.0, 1), (0.9, 1), (1.0, 2), (2.9, 2), (3.0, 3), (9.0, 3)])
 def test_a_mutant_that_is_listed_is_asked_until_so_much_time_is_spent(seconds, asked):
-    questions = [asking._Question(str(each), lambda: None, seconds=each) for each in (1.0, 2.0, 4.0)]
-    assert asking._quickest(questions, seconds) == questions[:asked]
+    questions = [Question(str(each), lambda: None, seconds=each) for each in (1.0, 2.0, 4.0)]
+    assert quickest(questions, seconds) == questions[:asked]
 
 
 def test_what_one_worker_reaches_another_does_not_see():
-    library = object.__new__(asking._Library)
+    library = object.__new__(Library)
     library._mutants = 3
     if (worker := os.fork()) == 0:
         library._reached[1] = 1
@@ -231,26 +242,26 @@ class TestKernelsThatAreNotForced:
     def call(self):
         [subject] = find_subjects(["depthwise_conv2d"])
         sample = next(each for each in subject.samples.table if each.name == "3x3, 17 columns")
-        return asking._KnownCall(subject.operator, subject.samples, sample, torch.device("cpu"), torch.float32, 0)
+        return known_calls.KnownCall(subject.operator, subject.samples, sample, torch.device("cpu"), torch.float32, 0)
 
     def test_every_candidate_of_a_measured_choice_computes_what_it_did(self, call):
-        asking._check_candidates(call)
-        found = call.original(asking._by_candidates)
+        known_calls.check_candidates(call)
+        found = call.original(known_calls.by_candidates)
         assert {kernel for *_, kernel in found} == {"", "pytorch"}
         for changed, what in (
             ({each: results for each, results in found.items() if each[-1] != "pytorch"}, "other kernels"),
             ({each: [2 * results[0]] for each, results in found.items()}, "the result is wrong"),
             ({each: [results[0].permute(0, 1, 3, 2).contiguous().mT] for each, results in found.items()}, "strides"),
         ):
-            call._originals[asking._by_candidates] = changed
+            call._originals[known_calls.by_candidates] = changed
             with pytest.raises(Exception, match=what):
-                asking._check_candidates(call)
+                known_calls.check_candidates(call)
 
     def test_a_gradient_is_recorded_in_the_way_that_it_was(self, call, monkeypatch):
-        asking._check_nodes(call)
+        known_calls.check_nodes(call)
         monkeypatch.delitem(call.operator.names.recorders, "cpu")
         with pytest.raises(Exception, match="another way"):
-            asking._check_nodes(call)
+            known_calls.check_nodes(call)
 
 
 def test_an_equivalent_mutant_that_is_none_any_more_is_an_error(tmp_path):

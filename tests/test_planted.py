@@ -10,9 +10,11 @@ from planted.finding import find
 from planted.table import RESULTS, read_rows, row
 from torchgraft import Operator
 from torchgraft.checking import PROPERTIES
-from torchgraft.checking.report import describe
-from torchgraft.checking.running import make_jobs, run_job, run_jobs
+from torchgraft.checking.jobs import make_jobs
+from torchgraft.checking.report.check_report import describe
+from torchgraft.checking.run import run_job
 from torchgraft.checking.subject import subject_of
+from torchgraft.checking.workers import run_jobs
 
 PAGES = {"cpu": RESULTS / "cpu" / "planted.md", "cuda": RESULTS / "h200" / "planted.md"}
 

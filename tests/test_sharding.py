@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 import torchgraft
 from torchgraft import Operator, PerformanceWarning
-from torchgraft.checking.deriving import derive
-from torchgraft.checking.devices import make_mesh, run_on_devices
+from torchgraft.checking.helpers.devices import make_mesh, run_on_devices
 from torchgraft.checking.subject import find_subjects
 from torchgraft.cli import app
 from torchgraft.declaration.sharding import PARTIAL, REPLICATED, Sharding, ShardingError, moved, share
+from torchgraft.operator.derive_sharding import derive
 from torchgraft.sampling import Drawn, Sample, Samples
 
 SUBJECTS = {subject.name: subject for subject in find_subjects([])}
@@ -156,7 +156,7 @@ def renamed(sharding):
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_what_is_declared_follows_from_the_reference(name):
     subject = SUBJECTS[name]
-    assert renamed(derive(subject.operator, subject.samples)) == renamed(subject.operator.sharding)
+    assert renamed(derive(subject.operator.declaration, subject.samples)) == renamed(subject.operator.sharding)
 
 
 def test_a_sharding_is_derived_when_it_is_first_needed(declare, monkeypatch):

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from torchgraft.checking import find_devices
-from torchgraft.checking.report import describe
-from torchgraft.checking.running import make_jobs, make_stress_jobs, run_job
-from torchgraft.checking.strides import in_any_strides
+from torchgraft.checking.jobs import make_jobs, make_stress_jobs
+from torchgraft.checking.report.check_report import describe
+from torchgraft.checking.run import run_job
 from torchgraft.checking.subject import find_subjects, subject_of
+from torchgraft.checking.tensors.strides import in_any_strides
 from torchgraft.operators.depthwise_conv2d.drawing import draw_any
 from torchgraft.sampling import Budget, Drawn, Sample, SizedRandom, any_size, draw_at_border
 

@@ -51,16 +51,37 @@ MODULES = {
 }
 
 
-def imported_by(text):
-    """The modules of the package that a module imports: inside functions too, and for its types alone."""
+def imported_by(text, module=""):
+    """The modules of the package that a module imports: inside functions too, for its types alone, and by name."""
     found = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             names = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= names & MODULES.keys() or {node.module}
+            found |= {each if each in MODULES else node.module for each in names}
+        elif isinstance(node, ast.Call):
+            function = getattr(node.func, "attr", None) or getattr(node.func, "id", None)
+            values = [*node.args, *(each.value for each in node.keywords if each.arg == "name")]
+            if function in ("import_module", "__import__") and values:
+                found |= named_by(values[0], module)
     return found & MODULES.keys()
+
+
+def named_by(node, module):
+    """The modules that the argument of `import_module` may name: of an f-string, all that begin and end like it."""
+    pieces = node.values if isinstance(node, ast.JoinedStr) else [node]
+    pattern = ""
+    for piece in pieces:
+        value = getattr(piece, "value", None)
+        if isinstance(value, str):
+            pattern += re.escape(value)
+        elif getattr(value, "id", None) == "__name__":
+            pattern += re.escape(module)
+        else:
+            pattern += r"\w+"
+    # A name that is not known before it runs, such as that of a user's module, ties nothing together.
+    return {each for each in MODULES if re.fullmatch(pattern, each)} if "torchgraft" in pattern else set()
 
 
 def circle_in(graph):
@@ -73,7 +94,7 @@ def circle_in(graph):
 
 @pytest.fixture(scope="module")
 def imports():
-    return {name: imported_by(path.read_text()) for name, path in MODULES.items()}
+    return {name: imported_by(path.read_text(), name) for name, path in MODULES.items()}
 
 
 def test_no_modules_import_each_other(imports):
@@ -92,10 +113,56 @@ def test_no_packages_import_each_other(imports):
     assert not circle_in(packages)
 
 
+def test_rooms_of_the_checks_do_not_import_each_other(imports):
+    prefix = f"{PACKAGE.name}.checking."
+
+    def room(name):
+        return name.removeprefix(prefix).partition(".")[0]
+
+    rooms = {}
+    for name in imports:
+        if name.startswith(prefix):
+            others = {room(each) for each in imports[name] if each.startswith(prefix)} - {room(name)}
+            rooms.setdefault(room(name), set()).update(others)
+    assert {"case", "properties", "report"} <= rooms.keys()
+    assert not circle_in(rooms)
+
+
+def test_no_function_of_the_checks_is_long():
+    """A reader holds one function in view; a file has one subject."""
+    for path in (PACKAGE / "checking").rglob("*.py"):
+        text = path.read_text()
+        assert len(text.splitlines()) <= 500, path
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef):
+                assert node.end_lineno - node.lineno < 80, (path, node.name)
+
+
 def test_a_circle_is_seen():
     text = "if TYPE_CHECKING:\n    from torchgraft.checking.case import Case\ndef f():\n    from torchgraft import cli"
     assert imported_by(text) == {"torchgraft.checking.case", "torchgraft.cli"}
     assert circle_in({"a": {"b"}, "b": {"c"}, "c": {"b"}}) in ("b -> c -> b", "c -> b -> c")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('importlib.import_module("torchgraft.checking.case")', {"torchgraft.checking.case"}),
+        ('def f():\n    return import_module("torchgraft.cli").app', {"torchgraft.cli"}),
+        ('_importlib.import_module(name="torchgraft.cli")', {"torchgraft.cli"}),
+        ('__import__("torchgraft.declaration.schema")', {"torchgraft.declaration.schema"}),
+        ('import_module(f"torchgraft.cli.{name}").run', {"torchgraft.cli.check", "torchgraft.cli.adopt"}),
+        ('import_module(f"{__name__}.{name}")', {"torchgraft.nn.shift"}),
+        ("from torchgraft.checking import check, case", {"torchgraft.checking", "torchgraft.checking.case"}),
+        ("import_module(name)", set()),
+        ('import_module("numpy")', set()),
+        ('print("torchgraft.cli")', set()),
+    ],
+)
+def test_an_import_by_name_is_seen(text, found):
+    seen = imported_by(text, "torchgraft.nn")
+    assert seen >= found
+    assert bool(seen) == bool(found)
 
 
 def test_operators_use_public_modules_only(imports):

@@ -16,11 +16,12 @@ from typer.testing import CliRunner
 import torchgraft
 from torchgraft import native
 from torchgraft.building import MissingToolError
-from torchgraft.checking import emulating, left_out
-from torchgraft.checking.emulating import find_emulated
-from torchgraft.checking.report import LeftOut
-from torchgraft.checking.running import make_jobs
+from torchgraft.checking import without_gpu
+from torchgraft.checking.jobs import make_jobs
+from torchgraft.checking.report import left_out
+from torchgraft.checking.report.check_report import LeftOut
 from torchgraft.checking.subject import find_subjects
+from torchgraft.checking.without_gpu import find_emulated
 from torchgraft.cli import app
 from torchgraft.emulation import library, translate
 
@@ -415,13 +416,13 @@ def test_a_missing_tool_is_named_with_what_to_install(monkeypatch, tmp_path):
     )
     monkeypatch.setenv("CXX", "")
     monkeypatch.setenv("CUDACXX", "")
-    monkeypatch.setattr(emulating.building, "_which", lambda name: name)
+    monkeypatch.setattr(without_gpu.building, "_which", lambda name: name)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingToolError, match=r"there is no C\+\+ compiler: install g\+\+"):
-        emulating.expect_tools(emulate=True, compile_cuda=False)
+        without_gpu.expect_tools(emulate=True, compile_cuda=False)
     (tmp_path / "c++").touch(mode=0o755)
     with pytest.raises(MissingToolError, match="install the CUDA toolkit and put nvcc on PATH"):
-        emulating.expect_tools(emulate=False, compile_cuda=True)
+        without_gpu.expect_tools(emulate=False, compile_cuda=True)
     monkeypatch.setattr(library.sys, "platform", "darwin")
     with pytest.raises(MissingToolError, match="the emulator of CUDA runs on Linux, and this is darwin"):
         library.expect_tools()
@@ -430,7 +431,7 @@ def test_a_missing_tool_is_named_with_what_to_install(monkeypatch, tmp_path):
 def test_without_sources_there_is_a_reason(monkeypatch):
     with pytest.raises(LookupError, match="no CUDA kernels are declared for linear"):
         find_emulated(find_subjects(["linear"]))
-    monkeypatch.setattr(emulating, "sources_of", lambda operator, device: [])
+    monkeypatch.setattr(without_gpu, "sources_of", lambda operator, device: [])
     with pytest.raises(LookupError, match=r"a wheel of torchgraft does not have those of its own operators\. Clone"):
         find_emulated(find_subjects(["mul_constant"]))
 

@@ -33,7 +33,7 @@ def calls():
         operator = subject.operator
         if not is_callable(operator):
             continue
-        right = operator.with_defaults(subject.samples.smallest.make("cpu", torch.float32))
+        right = operator.declaration.with_defaults(subject.samples.smallest.make("cpu", torch.float32))
         yield operator, right
         for place, value in enumerate(right):
             for changed in _changes(value):

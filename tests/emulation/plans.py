@@ -27,7 +27,8 @@ from typing import Any
 import torch
 
 from torchgraft import Operator, native
-from torchgraft.checking.subject import Subject, listed_kernels, subject_of
+from torchgraft.checking.kernels import listed_kernels
+from torchgraft.checking.subject import Subject, subject_of
 from torchgraft.operators.depthwise_conv2d.case import Case, same
 from torchgraft.operators.depthwise_conv2d.window import Window
 from torchgraft.sampling import Budget, Drawn, Sample

@@ -11,12 +11,14 @@ import torch
 
 from planted.bug import Bug
 from torchgraft import Operator
-from torchgraft.checking.case import Call
-from torchgraft.checking.compiling import fresh_compiler
+from torchgraft.checking.call import Call
+from torchgraft.checking.helpers.compiling import fresh_compiler
+from torchgraft.checking.jobs import make_jobs
 from torchgraft.checking.property import COMPILER
 from torchgraft.checking.result import Result
-from torchgraft.checking.running import make_jobs, run_job, run_jobs
+from torchgraft.checking.run import run_job
 from torchgraft.checking.subject import subject_of
+from torchgraft.checking.workers import run_jobs
 from torchgraft.machine.processes import clean_processes
 from torchgraft.operator import FLOATING
 

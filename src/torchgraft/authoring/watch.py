@@ -23,8 +23,8 @@ from typing import NoReturn
 from rich.console import Console
 
 from torchgraft import building
-from torchgraft.checking.places import declaring_modules
-from torchgraft.checking.sanitizing import folder_of
+from torchgraft.checking.kernels import folder_of
+from torchgraft.finding.places import declaring_modules
 from torchgraft.operator import Operator
 
 _PACKAGE = Path(building.__file__).parents[1]
@@ -47,7 +47,7 @@ import json, sys
 import hypothesis, torch
 if "prepare" in sys.argv:
     import torchgraft.cli
-    from torchgraft.checking.running import prepare
+    from torchgraft.checking.run import prepare
     prepare()
 if line := sys.stdin.readline():
     sys.argv = json.loads(line)

@@ -30,8 +30,8 @@ from torchgraft.benchmarking.roofs import Roofs
 from torchgraft.benchmarking.rows import KERNEL, Row
 from torchgraft.benchmarking.suite import Planned, Wanted, expect_known
 from torchgraft.benchmarking.timing import Stopwatch
-from torchgraft.checking.comparing import Mismatch, expect_close
 from torchgraft.checking.subject import Subject
+from torchgraft.checking.tensors.compare import Mismatch, expect_close
 from torchgraft.kernels import measured_choice, python_kernels
 from torchgraft.kernels.fallback import PerformanceWarning, fallbacks
 from torchgraft.operator import FLOATING

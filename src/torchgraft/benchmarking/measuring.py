@@ -18,10 +18,12 @@ from torchgraft.benchmarking.provenance import provenance_of_operator
 from torchgraft.benchmarking.roofs import Roofs
 from torchgraft.benchmarking.rows import KERNEL, RivalResult, Row
 from torchgraft.benchmarking.timing import Stopwatch, Timing, ratio_of, summarise
-from torchgraft.checking.case import in_float64, leaves_of, tensors_of, with_gradients
-from torchgraft.checking.comparing import Mismatch, expect_close
-from torchgraft.checking.parts import expect_parts_close, prepare
-from torchgraft.checking.subject import listed_kernels
+from torchgraft.checking.helpers.parts import expect_parts_close, prepare
+from torchgraft.checking.kernels import listed_kernels
+from torchgraft.checking.tensors.arguments import tensors_of
+from torchgraft.checking.tensors.compare import Mismatch, expect_close
+from torchgraft.checking.tensors.dtypes import in_float64
+from torchgraft.checking.tensors.gradients import leaves_of, with_gradients
 from torchgraft.kernels import python_kernels
 from torchgraft.kernels.fallback import PerformanceWarning, fallbacks
 from torchgraft.kernels.precision import cudnn_switches, tf32_permitted
@@ -138,7 +140,7 @@ def functions_of(candidate: Candidate) -> dict[str, Callable[..., Any]]:
     def reference(*arguments: Any) -> Any:
         if operator.declaration.mutates:
             return answer_by_reference(operator.declaration, arguments)
-        return operator.declaration.visible(operator.declaration.reference(*arguments))
+        return operator.declaration.visible(operator.reference(*arguments))
 
     known: dict[str, Callable[..., Any]] = {**candidate.samples.rivals, "reference": reference}
     if "compile" in candidate.against:
@@ -208,7 +210,7 @@ def _verifier(candidate: Candidate, arguments: tuple[Any, ...]) -> Callable[[Any
     options: dict[str, Any] = {"dtype": candidate.dtype, "summed": summed, "scale": 4.0}
     if candidate.direction == "backward":
         exact = candidate.call.leaves(in_float64(arguments))
-        results = with_gradients(tree_leaves(operator.declaration.visible(operator.declaration.reference(*exact))))
+        results = with_gradients(tree_leaves(operator.declaration.visible(operator.reference(*exact))))
         rounded = [result.detach().to(candidate.dtype) for result in results]
         output_grads = in_float64(output_grads_of(rounded))
         expected = torch.autograd.grad(results, leaves_of(exact), output_grads)
@@ -223,7 +225,7 @@ def _verifier(candidate: Candidate, arguments: tuple[Any, ...]) -> Callable[[Any
         )
     # Of what is needed once, too.
     with cudnn_switches(enabled=False):
-        expected = operator.declaration.visible(operator.declaration.reference(*in_float64(arguments)))
+        expected = operator.declaration.visible(operator.reference(*in_float64(arguments)))
     return lambda found, roundings: expect_close(found, expected, **options, roundings=roundings)
 
 

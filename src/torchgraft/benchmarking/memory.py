@@ -26,8 +26,8 @@ from torchgraft.benchmarking.load import Load, Watch
 from torchgraft.benchmarking.provenance import Provenance, provenance_of_operator
 from torchgraft.benchmarking.summary import UNVERIFIED, marked, short_dtype
 from torchgraft.benchmarking.table import Table
-from torchgraft.checking import places
 from torchgraft.checking.subject import Subject, subject_of
+from torchgraft.finding import places
 from torchgraft.machine.environment import Environment, describe_environment
 from torchgraft.machine.processes import clean_processes
 from torchgraft.operator import Operator

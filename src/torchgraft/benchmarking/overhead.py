@@ -55,7 +55,7 @@ class Subject(NamedTuple):
     @property
     def declaration(self) -> Declaration:
         """The declaration of the operator."""
-        return self.operator.declaration
+        return self.declaration
 
 
 @dataclass(frozen=True)

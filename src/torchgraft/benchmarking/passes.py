@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, each_tensor, tensors_of, with_gradients
+from torchgraft.checking.call import Call
+from torchgraft.checking.tensors.arguments import each_tensor, tensors_of
+from torchgraft.checking.tensors.gradients import with_gradients
 from torchgraft.declaration import Declaration
 from torchgraft.operator import Operator
 from torchgraft.sampling import Benchmark, Samples

@@ -20,7 +20,8 @@ from torchgraft.benchmarking.results import BenchReport, Card
 from torchgraft.benchmarking.roofs import Roofs, measure_roofs
 from torchgraft.benchmarking.rows import Row
 from torchgraft.benchmarking.timing import Stopwatch
-from torchgraft.checking.subject import Subject, expect_kernels
+from torchgraft.checking.kernels import expect_kernels
+from torchgraft.checking.subject import Subject
 from torchgraft.kernels.precision import equal_precision
 from torchgraft.machine.environment import describe_environment
 from torchgraft.operator import FLOATING

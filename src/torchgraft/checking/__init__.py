@@ -6,12 +6,13 @@ A property is a file in `properties`; a case is an operator, a device and a dtyp
 
 from collections.abc import Callable, Sequence
 
-from torchgraft.checking.left_out import find_left_out
+from torchgraft.checking.jobs import Job, find_devices, make_jobs
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.property import Property
-from torchgraft.checking.report import CheckReport, describe
+from torchgraft.checking.report.check_report import CheckReport, describe
+from torchgraft.checking.report.left_out import find_left_out
 from torchgraft.checking.result import Failure, Result
-from torchgraft.checking.running import Job, find_devices, make_jobs, run_job
+from torchgraft.checking.run import run_job
 from torchgraft.checking.subject import find_subjects
 from torchgraft.machine.environment import describe_environment
 from torchgraft.operator import Operator
@@ -37,7 +38,7 @@ def check(
         device: 'cpu', 'cuda', or 'all' that there are.
         properties: the names of the properties; None takes all.
         seed: of all inputs.
-        quick: leaves out what takes long: Inductor, ahead-of-time compilation, and most drawn inputs.
+        quick: leaves out what takes long: Inductor, ahead-of-time compilation, and most random inputs.
 
     Returns:
         A report whose `passed` says whether all hold, and whose text says what does not.

@@ -1,8 +1,8 @@
-"""What is at fault where a property does not hold.
+"""Finds the part of an operator that is at fault if a property does not hold.
 
-Parts of an operator are replaced, one after the other, by what its reference says, and the same is asked again: the
-part whose replacement mends it is at fault. Of a kernel only the wrong results are replaced at first, so that what is
-mended is known to come of them, and of nothing else that the kernel does.
+Parts of an operator are replaced, one after the other, by what its reference gives, and the same check runs again: the
+part whose replacement makes it pass is at fault. At first only the wrong results of a kernel are replaced: if the check
+then passes, it failed because of them, and of nothing else that the kernel does.
 """
 
 import sys
@@ -18,9 +18,11 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from torchgraft._private import pytorch
-from torchgraft.checking.case import Call, each_tensor, in_float64
-from torchgraft.checking.comparing import Mismatch, expect_close
-from torchgraft.checking.strides import significant_strides
+from torchgraft.checking.call import Call
+from torchgraft.checking.helpers.promised_layout import layout_difference
+from torchgraft.checking.tensors.arguments import each_tensor
+from torchgraft.checking.tensors.compare import Mismatch, expect_close
+from torchgraft.checking.tensors.dtypes import in_float64
 from torchgraft.kernels.names import Names
 from torchgraft.operator.gradients import differentiate_reference
 
@@ -31,7 +33,7 @@ _SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Blame:
-    """What is at fault.
+    """The part that is at fault.
 
     Attributes:
         part: the part of the declaration, and how that is known; empty where it is not.
@@ -43,7 +45,7 @@ class Blame:
 
 
 def find_blame(call: Call, ask: Callable[[], None]) -> Blame:
-    """What is at fault for a failure.
+    """Finds the part that is at fault for a failure.
 
     Args:
         call: shows the failure.
@@ -58,7 +60,7 @@ def find_blame(call: Call, ask: Callable[[], None]) -> Blame:
     if _holds(ask):
         advice = "Look for memory that is never written, and for data races"
         return Blame(f"what changes from call to call: repeated, the check passes. {advice}", "chance")
-    # What is written to, and what is drawn, cannot be computed once more beside the call.
+    # Arguments that are written to and random results cannot be computed once more beside the call.
     if operator.declaration.mutates or operator.declaration.random or operator.declaration.sizes_from_data:
         return Blame()
     for find in (_blame_layout, _blame_values, _blame_strides, _blame_kernel, _blame_formula):
@@ -70,7 +72,7 @@ def find_blame(call: Call, ask: Callable[[], None]) -> Blame:
 
 
 def _blame_layout(call: Call, ask: Callable[[], None]) -> Blame | None:
-    """Whether `output` says other sizes, strides or dtypes than there are, and that is all."""
+    """Blames the layout if `output` promises other sizes, strides or dtypes than there are, and that is all."""
     difference = layout_difference(call)
     if not difference:
         return None
@@ -78,40 +80,13 @@ def _blame_layout(call: Call, ask: Callable[[], None]) -> Blame | None:
     return Blame(difference, "layout") if _holds(ask, replacement) else None
 
 
-def layout_difference(call: Call) -> str:
-    """In what the results that `output` promises differ from those of the kernel; empty where they do not."""
-    if call.declaration.sizes_from_data:
-        return ""
-    try:
-        fake = tree_leaves(call.declaration.output(*call.make("meta")))
-        real = tree_leaves(call.operator.raw(*call.arguments))
-        defined = tree_leaves(call.declaration.reference(*call.arguments))
-    except Exception:
-        return ""
-    promise = "`shapes=`" if call.declaration.shapes and call.declaration.shapes.tells_results else "`output=`"
-    for one, other, right in zip(fake, real, defined, strict=False):
-        for aspect, of in _ASPECTS.items():
-            said, is_so = of(one), of(other)
-            if said != is_so:
-                whose = promise if of(right) == is_so else "the kernel" if of(right) == said else f"{promise} or kernel"
-                return f"{whose}: {promise} says {aspect} {said}, the kernel gives {is_so}, the reference {of(right)}"
-    return ""
-
-
-_ASPECTS: dict[str, Callable[[Tensor], Any]] = {
-    "sizes": lambda tensor: tuple(tensor.shape),
-    "dtype": lambda tensor: tensor.dtype,
-    "strides": significant_strides,
-}
-
-
 def _blame_values(call: Call, ask: Callable[[], None]) -> Blame | None:
-    """Whether the failure comes of results that are wrong, or errors, for arguments that are laid out plainly."""
+    """Blames the kernel if its results are wrong, or it raises, for arguments that are laid out plainly."""
     seen: list[str] = []
 
     def mended(kernel: _Kernel, arguments: Sequence[Any]) -> Any:
         plain = each_tensor(_plain, arguments)
-        right = _laid_out(call, arguments, call.declaration.reference(*in_float64(plain)))
+        right = _laid_out(call, arguments, call.operator.reference(*in_float64(plain)))
         try:
             _expect_right(call, plain, kernel(*plain))
         except Exception as error:
@@ -128,13 +103,13 @@ def _blame_values(call: Call, ask: Callable[[], None]) -> Blame | None:
 
 def _expect_right(call: Call, arguments: Sequence[Any], found: Any) -> None:
     tensor = next(each for each in tree_leaves(list(arguments)) if isinstance(each, Tensor))
-    exact = call.declaration.reference(*in_float64(arguments))
+    exact = call.operator.reference(*in_float64(arguments))
     summed = call.samples.summed(*each_tensor(lambda each: each.to("meta"), arguments))
     expect_close(found, exact, dtype=tensor.dtype if tensor.is_floating_point() else call.dtype, summed=summed)
 
 
 def _blame_strides(call: Call, ask: Callable[[], None]) -> Blame | None:
-    """Whether the kernel gives what is right where the same arguments are laid out plainly."""
+    """Blames the kernel if it is right for the same arguments in a plain layout alone."""
 
     def by_plain_arguments(kernel: _Kernel, arguments: Sequence[Any]) -> Any:
         return _laid_out(call, arguments, kernel(*each_tensor(_plain, arguments)))
@@ -146,7 +121,7 @@ def _blame_strides(call: Call, ask: Callable[[], None]) -> Blame | None:
 
 def _blame_kernel(call: Call, ask: Callable[[], None]) -> Blame | None:
     def by_reference(kernel: _Kernel, arguments: Sequence[Any]) -> Any:
-        return _laid_out(call, arguments, call.declaration.reference(*in_float64(arguments)))
+        return _laid_out(call, arguments, call.operator.reference(*in_float64(arguments)))
 
     if not _holds(ask, _replaced_kernel(call, by_reference)):
         return None
@@ -161,7 +136,7 @@ def _blame_formula(call: Call, ask: Callable[[], None]) -> Blame | None:
     if operator.declaration.gradient is None:
         return None
     formula = differentiate_reference(
-        operator.declaration.reference, operator.declaration.arrangement, operator.declaration.visible
+        operator.reference, operator.declaration.arrangement, operator.declaration.visible
     )
 
     @contextmanager
@@ -192,7 +167,7 @@ def _holds(ask: Callable[[], None], replacement: AbstractContextManager[Any] | N
     except Exception:
         return False
     finally:
-        # What was compiled would hold what was replaced.
+        # Compiled code would keep the part that was replaced.
         if "torch._dynamo" in sys.modules:
             torch._dynamo.reset()
     return True
@@ -200,7 +175,7 @@ def _holds(ask: Callable[[], None], replacement: AbstractContextManager[Any] | N
 
 @contextmanager
 def _replaced_kernel(call: Call, function: Callable[[_Kernel, Sequence[Any]], Any]) -> Iterator[None]:
-    """A scope in which a function answers in the place of the kernel; where it cannot, the kernel does."""
+    """A scope in which a function answers in place of the kernel; if it raises, the kernel answers."""
     operator, key = call.operator, pytorch.DEVICE_KEYS[call.device.type]
     kernel = pytorch.boxed_kernel_of(operator.raw, key)
     if kernel is None:
@@ -222,7 +197,7 @@ def _replaced_kernel(call: Call, function: Callable[[_Kernel, Sequence[Any]], An
 
 @contextmanager
 def _recorded_by_python(names: Names) -> Iterator[None]:
-    """A scope in which no other kernel and formula are used than those that the operator knows."""
+    """A scope in which autograd is recorded in Python, with the kernel and the formula that the operator knows."""
     recorders = dict(names.recorders)
     names.recorders.clear()
     try:

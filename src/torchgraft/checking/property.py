@@ -1,4 +1,4 @@
-"""What a property is."""
+"""Property: a statement that is true of every good operator."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ import torch
 from torchgraft.checking.case import Case
 from torchgraft.operator import FLOATING, Operator
 
-# What compiles, and what traces where it is asked for meta tensors: seconds to import.
+# The modules that compile and trace, which take seconds to import.
 COMPILER = ("torch._dynamo",)
 
 
@@ -55,7 +55,7 @@ class Property:
         return (sys.modules[self.check.__module__].__doc__ or "").strip().partition("\n")[0]
 
     def dtypes_for(self, operator: Operator) -> tuple[torch.dtype, ...]:
-        """In which dtypes an operator is asked: those of the property that the operator has, or else its first."""
+        """Chooses the dtypes for an operator: those of the property that the operator has, or else its first."""
         own = operator.declaration.dtypes or FLOATING
         if self.dtypes is None:
             return tuple(own)

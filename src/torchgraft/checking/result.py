@@ -1,4 +1,4 @@
-"""What a property says about an operator."""
+"""Results of properties."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -12,15 +12,15 @@ class NotApplicable(Exception):  # noqa: N818  an answer, not an error
 # with the CUDA toolkit's compiler, which runs nothing.
 EMULATED = "emulated cuda"
 NVCC = "nvcc"
-# What the result of a compiler is about.
+# The dtype in results of a compiler.
 ALL_DTYPES = "all dtypes"
-# How the failure of a job begins that took its process with it.
+# The beginning of the failure of a job whose process died.
 DIED = "the process died"
 
 
 @dataclass(frozen=True)
 class Failure:
-    """How a property does not hold.
+    """The way in which a property does not hold.
 
     Attributes:
         message: what is wrong.
@@ -60,7 +60,7 @@ class Result:
         status: 'pass', 'fail' or 'not applicable'.
         reason: why it is not applicable.
         facts: what was measured on the way, by name.
-        called: how many calls were drawn and made, where the property asks of any call.
+        called: how many random calls were made.
         kernel: the kernel that served every call that it supports; empty where the library chose.
     """
 

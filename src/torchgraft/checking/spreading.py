@@ -1,4 +1,4 @@
-"""What it costs to cut an operator over devices: what comes out, what moves, and how many bytes."""
+"""The cost of cutting an operator over devices: how results lie, what moves, and how many bytes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchgraft.checking.deriving import derive
 from torchgraft.checking.subject import Subject
 from torchgraft.declaration.results import as_tuple
 from torchgraft.declaration.sharding import PARTIAL, REPLICATED, Placement, moved
+from torchgraft.operator.derive_sharding import derive
 from torchgraft.sampling import Sample
 
 
 @dataclass(frozen=True)
 class Move:
-    """What a tensor in parts costs to be used.
+    """The cost of a tensor that lies in parts.
 
     Attributes:
         name: of the argument whose gradient it is, or of the result.
@@ -78,7 +78,7 @@ class Spread:
 
 
 def spread(subject: Subject, devices: int, sample: str | None = None, dtype: torch.dtype = torch.float32) -> Spread:
-    """What it costs to cut an operator along each of its letters.
+    """Computes what it costs to cut an operator along each of its letters.
 
     Args:
         subject: the operator and its samples.
@@ -93,7 +93,7 @@ def spread(subject: Subject, devices: int, sample: str | None = None, dtype: tor
     operator = subject.operator
     if why := operator.declaration.why_unsharded:
         raise ValueError(f"{operator.short_name}: {why}, so it cannot be sharded")
-    derived = derive(operator, subject.samples)
+    derived = derive(operator.declaration, subject.samples)
     declares = operator.sharding.cuts
     sharding = operator.sharding if declares else derived
     chosen = _choose(subject, sample)

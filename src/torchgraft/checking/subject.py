@@ -1,4 +1,4 @@
-"""What is checked: an operator and its samples, found by the names that a person has for them."""
+"""Subjects: an operator and its samples, found by the names that a person has for them."""
 
 import importlib
 import importlib.util
@@ -6,15 +6,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import torch
-
-from torchgraft import native
-from torchgraft.checking.places import declaring_modules, make_importable, name_of
 from torchgraft.declaration import Declaration
-from torchgraft.kernels import python_kernels
+from torchgraft.finding.places import declaring_modules, make_importable, name_of
+from torchgraft.finding.samples import samples_of
 from torchgraft.operator import Operator
 from torchgraft.sampling import Samples
 
@@ -43,85 +39,14 @@ class Subject:
 
 
 def subject_of(operator: Operator, samples: Samples | None = None) -> Subject:
-    """An operator with its samples: those that are given, or else those that lie beside its declaration.
-
-    That is `samples` in the module of the declaration, or in a module `samples` of the same package: a `Samples`, or a
-    dict of them by the operator's name.
+    """Pairs an operator with its samples: those that are given, or else those that lie beside its declaration.
 
     Raises:
         LookupError: there are none.
     """
     if samples is not None:
         return Subject(operator, samples, beside=False)
-    # An operator that is adopted brings its own.
-    if isinstance(own := getattr(operator, "samples", None), Samples):
-        return Subject(operator, own)
-    return Subject(operator, _find_samples(operator))
-
-
-def claims_kernel(operator: Operator, device: torch.device | str, dtype: torch.dtype) -> bool:
-    """Whether an operator declares that it has a kernel for a dtype on a device."""
-    return operator.declaration.kernels != "reference" and dtype in operator.declaration.kernels.get(
-        torch.device(device).type, ()
-    )
-
-
-def listed_kernels(operator: Operator, device: str) -> tuple[str, ...]:
-    """The kernels between which an operator chooses on a device: those that its library lists, and those in Python."""
-    kind = torch.device(device).type
-    in_python = python_kernels.kernels_of(operator.qualified_name, kind)
-    listed = native.kernels(operator.namespace, kind).get(operator.name, ())
-    return listed if in_python is None else (*listed, *in_python.kernels)
-
-
-def expect_kernels(operators: Sequence[Operator], devices: Sequence[str]) -> list[str]:
-    """The names of all kernels that the libraries of some operators list for some devices.
-
-    Raises:
-        LookupError: there are none.
-    """
-    found = [kernel for operator in operators for device in devices for kernel in listed_kernels(operator, device)]
-    if not found:
-        names = ", ".join(dict.fromkeys(operator.short_name for operator in operators))
-        raise LookupError(
-            f"no kernels are listed for {names} on {', '.join(devices)}: a library lists them if it chooses with "
-            "torchgraft/choice.h and TORCHGRAFT_KERNELS(operator, rules)"
-        )
-    return list(dict.fromkeys(found))
-
-
-def samples_in(module: ModuleType | None, name: str) -> Samples | None:
-    """What a module holds under `samples` for an operator's name: samples, or a dict of them."""
-    found = getattr(module, "samples", None)
-    if isinstance(found, dict):
-        found = found.get(name)
-    return found if isinstance(found, Samples) else None
-
-
-def _find_samples(operator: Operator) -> Samples:
-    module = sys.modules.get(operator.module) or importlib.import_module(operator.module)
-    holder: ModuleType | None = module
-    if not hasattr(module, "samples") or isinstance(module.samples, ModuleType):
-        # What a package declares in its own file lies beside the modules in it.
-        beside = operator.module if hasattr(module, "__path__") else operator.module.rpartition(".")[0]
-        name = f"{beside}.samples" if beside else "samples"
-        file = Path(getattr(module, "__file__", None) or ".").with_name("samples.py")
-        if not beside and file.is_file():
-            make_importable(file)
-        try:
-            holder = importlib.import_module(name)
-        except ModuleNotFoundError as missing:
-            if missing.name not in (name, beside):
-                raise
-            holder = None
-    found = samples_in(holder, operator.name)
-    if found is None:
-        raise LookupError(
-            f"{operator.qualified_name} has no samples: put `samples = {{{operator.name!r}: torchgraft.sampling.Samples"
-            f"(...)}}` into the file that declares it or into samples.py beside that, or pass samples= to "
-            "torchgraft.check"
-        )
-    return found
+    return Subject(operator, samples_of(operator))
 
 
 def find_subjects(targets: Sequence[Operator | str], samples: Samples | None = None) -> list[Subject]:
@@ -146,14 +71,14 @@ def find_subjects(targets: Sequence[Operator | str], samples: Samples | None = N
 
 
 def say_which_is_meant(target: str) -> str:
-    """What a person should know of a name that an operator and a folder here have; empty where there is no doubt."""
+    """Explains a name that both an operator and a folder here have; empty if only one of them has it."""
     if _registered(target) is None or not Path(target).is_dir():
         return ""
     return f"{target!r} means the operator; to check the folder of that name, write ./{target}"
 
 
 def target_of(operator: Operator) -> str:
-    """What `find_subjects` takes for an operator, from any working directory where that is possible."""
+    """Returns the name under which `find_subjects` finds an operator, from any working directory if possible."""
     if operator.module.startswith("torchgraft."):
         return operator.short_name
     module = sys.modules.get(operator.module)
@@ -230,12 +155,12 @@ def _find_in_module(module_name: str, attribute: str) -> Operator:
 
 
 def _find_in_place(place: Path) -> list[Operator]:
-    """What a folder's modules declare, or a file."""
+    """Imports a folder's modules, or a file, and returns the operators that they declare."""
     place = place.resolve()
     if place.name == "operator.py":
         # The declaration of its folder; alone it would have the name of a module of Python's.
         place = place.parent
-    # That the name can be had is asked before anything is run.
+    # This raises if the name cannot be imported, before any module runs.
     name = make_importable(place)
     for path in declaring_modules(place) if place.is_dir() else [place]:
         module = importlib.import_module(_name_in(place, path) if place.is_dir() else name)

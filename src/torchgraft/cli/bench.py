@@ -16,12 +16,9 @@ from typer.core import TyperGroup
 from torchgraft.benchmarking import Subject, Table, measure_overhead
 from torchgraft.building import BuildError
 from torchgraft.cli.draw import draw_rows
+from torchgraft.cli.options import JsonOption, MarkdownOption, SampleOption, SeedOption
 from torchgraft.cli.shared import (
     Device,
-    JsonOption,
-    MarkdownOption,
-    SampleOption,
-    SeedOption,
     end_with,
     explain_missing,
     find_device,

@@ -9,11 +9,9 @@ from typing import Annotated
 import torch
 import typer
 
+from torchgraft.cli.options import JsonOption, MarkdownOption, expect_seed
 from torchgraft.cli.shared import (
     Device,
-    JsonOption,
-    MarkdownOption,
-    expect_seed,
     explain_missing,
     find_device,
     make_console,

@@ -7,7 +7,8 @@ import typer
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from torchgraft.cli.shared import JsonOption, make_console, prepare_files, write_files
+from torchgraft.cli.options import JsonOption
+from torchgraft.cli.shared import make_console, prepare_files, write_files
 from torchgraft.machine.figures import as_json
 
 if TYPE_CHECKING:

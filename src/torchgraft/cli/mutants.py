@@ -23,7 +23,7 @@ from torchgraft.cli.shared import (
 from torchgraft.machine.figures import as_json
 
 if TYPE_CHECKING:
-    from torchgraft.checking.mutants import Outcome, Place
+    from torchgraft.checking.mutants.folders import Outcome, Place
 
 STATES = ("killed", "survived", "not reached", "equivalent", "does not compile")
 _STYLES = {"-": "red", "+": "green"}
@@ -44,7 +44,7 @@ def check_mutants(
     Args:
         targets: as `graft check` takes them.
         count: of mutants.
-        seed: of what is drawn, mutants and inputs.
+        seed: of random mutants and inputs.
         workers: how many mutants run at a time.
         console: where it is shown.
         json_file: where to write it; None: nowhere.
@@ -57,7 +57,8 @@ def check_mutants(
         typer.Exit: with status 2 where they cannot be built or asked, and 1 where it was stopped.
     """
     from torchgraft.building import BuildError, cache
-    from torchgraft.checking import mutants
+    from torchgraft.checking.mutants.folders import ON_CPU, MutantError, find_folders, random_mutants
+    from torchgraft.checking.mutants.run import run_mutants
 
     found: list[tuple[str, Outcome]] = []
     started, stopped = time.monotonic(), False
@@ -66,11 +67,11 @@ def check_mutants(
     interrupt_when_told_to_end()
     try:
         operators = [subject.operator for subject in find_subjects(targets)]
-        folders = mutants.find_folders(operators, place or mutants.ON_CPU)
-        drawn = mutants.draw(folders, count, seed)
+        folders = find_folders(operators, place or ON_CPU)
+        chosen = random_mutants(folders, count, seed)
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-            task = progress.add_task("", total=sum(map(len, drawn)))
-            for folder, own in zip(folders, drawn, strict=True):
+            task = progress.add_task("", total=sum(map(len, chosen)))
+            for folder, own in zip(folders, chosen, strict=True):
 
                 def finish(outcome: Outcome, name: str = folder.path.name) -> None:
                     found.append((name, outcome))
@@ -79,11 +80,11 @@ def check_mutants(
                 def say(doing: str) -> None:
                     progress.update(task, description=doing)
 
-                mutants.run_mutants(folder, own, seed=seed, workers=workers, on_step=say, on_outcome=finish)
+                run_mutants(folder, own, seed=seed, workers=workers, on_step=say, on_outcome=finish)
     except ModuleNotFoundError as missing:
         explain_missing(missing, "check")
         raise
-    except (LookupError, BuildError, mutants.MutantError) as mistake:
+    except (LookupError, BuildError, MutantError) as mistake:
         typer.echo(str(mistake.args[0]), err=True)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
@@ -100,8 +101,8 @@ def check_mutants(
 
 
 def _print(console: Console, found: Sequence[tuple[str, Outcome]], seconds: float) -> None:
-    from torchgraft.checking.mutants import count, share_killed
-    from torchgraft.checking.mutating import ADVICE
+    from torchgraft.checking.mutants.changes import ADVICE
+    from torchgraft.checking.mutants.outcomes import count, share_killed
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table as RichTable
 
-from torchgraft.cli.shared import JsonOption, end_with, find_subjects, make_console, prepare_files, write_files
+from torchgraft.cli.options import JsonOption
+from torchgraft.cli.shared import end_with, find_subjects, make_console, prepare_files, write_files
 from torchgraft.machine.figures import as_json
 
 

@@ -1,4 +1,4 @@
-"""What the commands share: options, the console, and how files are written."""
+"""Shared parts of the commands: the console, the names of operators and dtypes, and how files are written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 import typer
@@ -24,78 +24,13 @@ from torchgraft.benchmarking import Table
 if TYPE_CHECKING:
     from torchgraft.checking.subject import Subject
 
-
-def expect_seed(seed: int) -> int:
-    """A seed that PyTorch takes; ends with one line where it is too large. For options that are seeds."""
-    if not -(2**63) <= seed < 2**63:
-        raise typer.BadParameter(f"a seed must be from -2**63 to 2**63 - 1, got {seed}")
-    return seed
-
-
-class Devices(str, Enum):
-    """On which devices to check."""
-
-    all = "all"
-    cpu = "cpu"
-    cuda = "cuda"
-
-
-# What all commands take that check.
-DevicesOption = Annotated[
-    Devices, typer.Option(help="Where to check. all: on the CPU, and on the GPU if there is one.")
-]
-PropertiesOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--property", metavar="NAME", help="Check only this property. May be repeated. Default: all properties."
-    ),
-]
-DtypesOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--dtype",
-        metavar="NAME",
-        help="Check only in this dtype, for example float32. May be repeated. Default: all dtypes.",
-    ),
-]
-SampleOption = Annotated[str | None, typer.Option(metavar="NAME", help="Use only this sample.")]
-QuickOption = Annotated[
-    bool,
-    typer.Option("--quick", help="Skip what takes long: code generation by Inductor, and most random inputs."),
-]
-SeedOption = Annotated[
-    int, typer.Option(callback=expect_seed, help="Seed of all inputs. The same seed gives the same inputs.")
-]
-
-
-JsonOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--json",
-        metavar="FILE",
-        help="Write all results to this file as JSON; - is standard output. A missing folder is created.",
-    ),
-]
-
-
-MarkdownOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--markdown",
-        metavar="FILE",
-        help="Write the table to this file as Markdown; - is standard output. A missing folder is created.",
-    ),
-]
-
-
 STANDARD_OUTPUT = Path("-")
-
 
 _PIPED_WIDTH = 120
 
 
 class Device(str, Enum):
-    """Where to compute."""
+    """The device on which to compute."""
 
     auto = "auto"
     cpu = "cpu"
@@ -158,7 +93,7 @@ def explain_missing(missing: ModuleNotFoundError, extra: str) -> None:
 
 
 def make_console(*files: Path | None) -> Console:
-    """For what a person reads: standard error where standard output is for a machine."""
+    """Makes the console for a person: on standard error if standard output is for a machine."""
     console = Console(stderr=STANDARD_OUTPUT in files, highlight=False)
     if not console.is_terminal:
         console.width = _PIPED_WIDTH
@@ -274,7 +209,7 @@ def _write(path: Path, content: bytes) -> None:
             sys.stdout.buffer.write(content)
             sys.stdout.buffer.flush()
         except OSError:
-            # What could not be written would be tried again when Python ends, which would then complain as well.
+            # Python would try again to write the rest when it ends, and then complain as well.
             with suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise

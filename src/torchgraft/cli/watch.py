@@ -5,14 +5,8 @@ from typing import Annotated
 import typer
 
 from torchgraft.cli.check import expect_hypothesis
-from torchgraft.cli.shared import (
-    Devices,
-    DevicesOption,
-    PropertiesOption,
-    end_with,
-    interrupt_when_told_to_end,
-    make_console,
-)
+from torchgraft.cli.options import Devices, DevicesOption, PropertiesOption
+from torchgraft.cli.shared import end_with, interrupt_when_told_to_end, make_console
 
 
 def watch(

@@ -13,7 +13,8 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from torchgraft.cli.shared import JsonOption, end_with, make_console, prepare_files, write_files
+from torchgraft.cli.options import JsonOption
+from torchgraft.cli.shared import end_with, make_console, prepare_files, write_files
 from torchgraft.machine.figures import as_json
 
 if TYPE_CHECKING:

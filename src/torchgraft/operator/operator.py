@@ -22,11 +22,13 @@ from torchgraft.declaration import FLOATING, Declaration, read
 from torchgraft.declaration.autocast import AutocastRule
 from torchgraft.declaration.schema import by_name
 from torchgraft.declaration.sharding import Sharding
+from torchgraft.finding.samples import samples_of
 from torchgraft.kernels import python_kernels, signatures
 from torchgraft.kernels.names import Names, schemas_of
 from torchgraft.operator import dtensor, registration
 from torchgraft.operator.autograd import make_autograd
 from torchgraft.operator.call import make_call
+from torchgraft.operator.derive_sharding import derive_at_need
 from torchgraft.operator.errors import make_recover
 from torchgraft.operator.fingerprint import fingerprint
 from torchgraft.version import __version__
@@ -478,9 +480,7 @@ class Operator:
     def sharding(self) -> Sharding:
         """What may be cut over devices. If the declaration says 'derive', the first call takes long."""
         if self._sharding is None:
-            # It needs samples, and what finds them knows operators.
-            deriving = importlib.import_module("torchgraft.checking.deriving")
-            self._sharding = deriving.derive_at_need(self)
+            self._sharding = derive_at_need(self.declaration, samples_of(self))
         return self._sharding
 
 

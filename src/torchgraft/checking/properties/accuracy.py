@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case
-from torchgraft.checking.comparing import expect
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
+from torchgraft.checking.tensors.compare import expect
 from torchgraft.kernels.precision import equal_precision
 
 _MOST_TIMES_RIVAL = 1.1

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import torch
 
-from torchgraft.checking.case import Call, Case
-from torchgraft.checking.comparing import Mismatch
-from torchgraft.checking.compiling import expect_served, export, fresh_compiler, in_short
-from torchgraft.checking.other_sizes import in_other_sizes
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.compiling import expect_served, export, fresh_compiler, in_short
+from torchgraft.checking.helpers.other_sizes import in_other_sizes
 from torchgraft.checking.property import COMPILER, Property
 from torchgraft.checking.result import NotApplicable
+from torchgraft.checking.tensors.compare import Mismatch
 
 _DOUBLE = """
 import sys

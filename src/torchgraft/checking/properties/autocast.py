@@ -16,11 +16,15 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, each_tensor, in_float64, leaves_of, tensors_of, with_gradients
-from torchgraft.checking.comparing import expect, expect_same
-from torchgraft.checking.compiling import TRACING, compiled, fresh_compiler
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.compiling import TRACING, compiled, fresh_compiler
 from torchgraft.checking.property import COMPILER, Property
 from torchgraft.checking.result import NotApplicable
+from torchgraft.checking.tensors.arguments import each_tensor, tensors_of
+from torchgraft.checking.tensors.compare import expect, expect_same
+from torchgraft.checking.tensors.dtypes import in_float64
+from torchgraft.checking.tensors.gradients import leaves_of, with_gradients
 from torchgraft.declaration.autocast import is_castable
 
 

@@ -23,11 +23,15 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.adopted import Adopted
-from torchgraft.checking.case import Call, Case, each_tensor, in_dtype, in_float64, randn_like, replaced, tensors_of
-from torchgraft.checking.comparing import Mismatch, expect, expect_same
+from torchgraft.checking.adopting.adopted import Adopted
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
+from torchgraft.checking.kernels import claims_kernel
 from torchgraft.checking.property import COMPILER, Property
-from torchgraft.checking.subject import claims_kernel
+from torchgraft.checking.tensors.arguments import each_tensor, replaced, tensors_of
+from torchgraft.checking.tensors.compare import Mismatch, expect, expect_same
+from torchgraft.checking.tensors.dtypes import in_dtype, in_float64
+from torchgraft.checking.tensors.gradients import randn_like
 from torchgraft.declaration.schema import REQUIRED, Argument, by_name
 from torchgraft.operator import FLOATING, Operator
 from torchgraft.sampling import Sample

@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, grad_or_zeros, leaves_of, with_gradients
-from torchgraft.checking.comparing import Mismatch
-from torchgraft.checking.compiling import (
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.compiling import (
     TRACING,
     compiled,
     expect_forward_and_backward,
@@ -30,8 +30,10 @@ from torchgraft.checking.compiling import (
     in_short,
     of_sizes_and_tensors,
 )
-from torchgraft.checking.other_sizes import in_other_sizes
+from torchgraft.checking.helpers.other_sizes import in_other_sizes
 from torchgraft.checking.property import COMPILER, Property
+from torchgraft.checking.tensors.compare import Mismatch
+from torchgraft.checking.tensors.gradients import grad_or_zeros, leaves_of, with_gradients
 
 
 def check(case: Case) -> None:
@@ -98,7 +100,7 @@ def _leaves_one(call: Call, other: Call) -> bool:
 def _is_unrolled(call: Call, other: Call) -> bool:
     """Whether it is gradients alone that need another graph in other sizes, and those of the reference do so too."""
     function, places = of_sizes_and_tensors(call)
-    referred, _ = of_sizes_and_tensors(call, call.declaration.reference)
+    referred, _ = of_sizes_and_tensors(call, call.operator.reference)
     with fresh_compiler(), torch.no_grad():
         graph = compiled(function, backend=TRACING, dynamic=True)
         if _compiles_again(call, other, graph, places):

@@ -11,10 +11,14 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, in_float64, tensors_of, with_gradients
-from torchgraft.checking.comparing import Mismatch
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
+from torchgraft.checking.tensors.arguments import tensors_of
+from torchgraft.checking.tensors.compare import Mismatch
+from torchgraft.checking.tensors.dtypes import in_float64
+from torchgraft.checking.tensors.gradients import with_gradients
 
 _WARM_UPS = 3
 

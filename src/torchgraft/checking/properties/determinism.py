@@ -14,9 +14,10 @@ from contextlib import contextmanager
 
 import torch
 
-from torchgraft.checking.case import Call, Case
-from torchgraft.checking.comparing import Mismatch, expect_equal
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
 from torchgraft.checking.property import Property
+from torchgraft.checking.tensors.compare import Mismatch, expect_equal
 
 _RUNS = 4
 

@@ -14,11 +14,14 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.adopted import Adopted
-from torchgraft.checking.case import Call, Case, each_tensor, in_dtype
-from torchgraft.checking.comparing import Mismatch, expect, expect_same
+from torchgraft.checking.adopting.adopted import Adopted
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
+from torchgraft.checking.tensors.arguments import each_tensor
+from torchgraft.checking.tensors.compare import Mismatch, expect, expect_same
+from torchgraft.checking.tensors.dtypes import in_dtype
 
 _OTHERS = (torch.int64, torch.uint8, torch.bool, torch.complex64)
 

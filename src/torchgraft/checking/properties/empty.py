@@ -14,7 +14,7 @@ from torchgraft.checking.properties.value import check_value
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
 
-_DRAWS = 300
+_RANDOM_SAMPLES = 300
 
 
 def check(case: Case) -> None:
@@ -22,8 +22,8 @@ def check(case: Case) -> None:
     samples = [sample for sample in case.table() if sample.is_empty]
     if case.samples.draw is not None and case.only is None:
         random = Random(case.seed)
-        drawn = (case.samples.draw(random) for _ in range(_DRAWS))
-        samples += [sample for sample in drawn if sample.is_empty][:10]
+        found = (case.samples.draw(random) for _ in range(_RANDOM_SAMPLES))
+        samples += [sample for sample in found if sample.is_empty][:10]
     if not samples:
         raise NotApplicable("no sample has an empty tensor; add one where the operator takes it")
     case.each(check_value, samples)

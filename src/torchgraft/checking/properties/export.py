@@ -13,11 +13,12 @@ from collections.abc import Sequence
 import torch
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case
-from torchgraft.checking.comparing import expect
-from torchgraft.checking.compiling import expect_served, export, fresh_compiler
-from torchgraft.checking.other_sizes import in_other_sizes
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.compiling import expect_served, export, fresh_compiler
+from torchgraft.checking.helpers.other_sizes import in_other_sizes
 from torchgraft.checking.property import COMPILER, Property
+from torchgraft.checking.tensors.compare import expect
 
 
 def check(case: Case) -> None:

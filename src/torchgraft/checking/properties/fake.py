@@ -15,11 +15,13 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, each_tensor, tensors_of
-from torchgraft.checking.comparing import Mismatch, expect, expect_same
-from torchgraft.checking.other_sizes import Place, in_other_sizes, size_arguments, sizes_of
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.other_sizes import Place, in_other_sizes, size_arguments, sizes_of
 from torchgraft.checking.property import COMPILER, Property
-from torchgraft.checking.strides import in_awkward_strides, significant_strides
+from torchgraft.checking.tensors.arguments import each_tensor, tensors_of
+from torchgraft.checking.tensors.compare import Mismatch, expect, expect_same
+from torchgraft.checking.tensors.strides import in_awkward_strides, significant_strides
 
 
 def check(case: Case) -> None:

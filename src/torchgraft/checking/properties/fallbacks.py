@@ -11,11 +11,13 @@ from collections.abc import Sequence
 import torch
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, leaves_of
-from torchgraft.checking.comparing import Mismatch
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
+from torchgraft.checking.kernels import claims_kernel
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
-from torchgraft.checking.subject import claims_kernel
+from torchgraft.checking.tensors.compare import Mismatch
+from torchgraft.checking.tensors.gradients import leaves_of
 from torchgraft.kernels.fallback import Fallback, fallbacks
 
 

@@ -7,10 +7,12 @@ Cannot prove: that the formula is right: only its author knows what the kernel c
 
 from torch.utils.flop_counter import FlopCounterMode
 
-from torchgraft.checking.case import Call, Case, each_tensor
-from torchgraft.checking.comparing import expect_same
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
+from torchgraft.checking.tensors.arguments import each_tensor
+from torchgraft.checking.tensors.compare import expect_same
 
 
 def check(case: Case) -> None:

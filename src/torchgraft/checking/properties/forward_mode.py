@@ -19,9 +19,11 @@ from torch import Tensor
 from torch.func import jacfwd, jacrev, jvp
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Case, grad_or_zeros, with_places_left
+from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.transforming import Both, Function, Tensors, check_samples, squares
 from torchgraft.checking.property import COMPILER, Property
-from torchgraft.checking.transforming import Both, Function, Tensors, check_samples, squares
+from torchgraft.checking.tensors.arguments import with_places_left
+from torchgraft.checking.tensors.gradients import grad_or_zeros
 
 _LOST = "the tangent is lost without an error: all of it is zero, as for a constant"
 

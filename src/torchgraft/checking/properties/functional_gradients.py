@@ -13,9 +13,10 @@ import torch
 from torch.func import grad, hessian, jacrev, vjp
 from torch.utils._pytree import tree_map
 
-from torchgraft.checking.case import Case, grad_or_zeros
+from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.transforming import Both, Function, Tensors, check_samples, squares
 from torchgraft.checking.property import COMPILER, Property
-from torchgraft.checking.transforming import Both, Function, Tensors, check_samples, squares
+from torchgraft.checking.tensors.gradients import grad_or_zeros
 
 _LOST = "the gradient is lost without an error: all of it is zero"
 

@@ -15,9 +15,12 @@ from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, attached, in_float64, leaves_of
-from torchgraft.checking.comparing import Mismatch, expect
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
 from torchgraft.checking.property import Property
+from torchgraft.checking.tensors.compare import Mismatch, expect
+from torchgraft.checking.tensors.dtypes import in_float64
+from torchgraft.checking.tensors.gradients import attached, leaves_of
 from torchgraft.declaration.results import as_tuple
 
 # A numerical gradient takes two evaluations an element.
@@ -30,7 +33,7 @@ def check(case: Case) -> None:
     """See the module."""
     case.each(check_gradient, case.table())
     if case.samples.draw is not None:
-        case.drawn(check_gradient, examples=40)
+        case.random_samples(check_gradient, examples=40)
     if case.dtype in DOUBLE:
         case.each(_check_numerically, case.table(empty=False, below=NUMERICAL_ELEMENTS, count=12))
 

@@ -12,11 +12,14 @@ ambiguous.
 import torch
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, leaves_of, tensors_of, with_gradients
-from torchgraft.checking.comparing import expect_same
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
-from torchgraft.checking.strides import significant_strides
+from torchgraft.checking.tensors.arguments import tensors_of
+from torchgraft.checking.tensors.compare import expect_same
+from torchgraft.checking.tensors.gradients import leaves_of, with_gradients
+from torchgraft.checking.tensors.strides import significant_strides
 from torchgraft.sampling import Sample
 
 

@@ -14,10 +14,14 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, grad_or_zeros, in_float64, tensors_of
-from torchgraft.checking.comparing import expect, expect_same
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
 from torchgraft.checking.properties.gradient import expect_gradients
 from torchgraft.checking.property import Property
+from torchgraft.checking.tensors.arguments import tensors_of
+from torchgraft.checking.tensors.compare import expect, expect_same
+from torchgraft.checking.tensors.dtypes import in_float64
+from torchgraft.checking.tensors.gradients import grad_or_zeros
 from torchgraft.declaration.results import as_tuple
 from torchgraft.operator.gradients import formula_of
 

@@ -15,11 +15,15 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, grad_or_zeros, in_float64, leaves_of, replaced
-from torchgraft.checking.comparing import Mismatch
-from torchgraft.checking.compiling import in_short
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.compiling import in_short
 from torchgraft.checking.property import Property
-from torchgraft.checking.strides import in_awkward_strides
+from torchgraft.checking.tensors.arguments import replaced
+from torchgraft.checking.tensors.compare import Mismatch
+from torchgraft.checking.tensors.dtypes import in_float64
+from torchgraft.checking.tensors.gradients import grad_or_zeros, leaves_of
+from torchgraft.checking.tensors.strides import in_awkward_strides
 
 
 def check(case: Case) -> None:

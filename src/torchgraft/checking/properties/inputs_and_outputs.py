@@ -13,9 +13,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, leaves_of, tensors_of, with_gradients
-from torchgraft.checking.comparing import expect, expect_equal
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
 from torchgraft.checking.property import Property
+from torchgraft.checking.tensors.arguments import tensors_of
+from torchgraft.checking.tensors.compare import expect, expect_equal
+from torchgraft.checking.tensors.gradients import leaves_of, with_gradients
 
 
 def check(case: Case) -> None:

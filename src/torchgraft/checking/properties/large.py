@@ -10,11 +10,12 @@ anything about tensors that really have so many elements, which would take minut
 import torch
 from torch import Tensor
 
-from torchgraft.checking.case import Call, Case
-from torchgraft.checking.comparing import expect
-from torchgraft.checking.parts import expect_parts_close, prepare
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.parts import expect_parts_close, prepare
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
+from torchgraft.checking.tensors.compare import expect
 from torchgraft.sampling import Large
 
 _FAR = 2**31 + 64
@@ -63,10 +64,7 @@ def _far_apart(tensor: Tensor) -> Tensor:
 
 
 def _check_many(case: Case, large: Large) -> None:
-    device, dtype = (
-        case.device,
-        torch.float16 if torch.float16 in (case.declaration.dtypes or ()) else case.dtype,
-    )
+    device, dtype = case.device, torch.float16 if torch.float16 in (case.declaration.dtypes or ()) else case.dtype
     elements = max(torch.Size(each.shape).numel() for each in large.sample.tensors)
     expect(elements > 2**31, "the large sample has no tensor of more than 2**31 elements", found=elements)
     free, _ = torch.cuda.mem_get_info(device)

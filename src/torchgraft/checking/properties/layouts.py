@@ -7,10 +7,11 @@ which holds NaN.
 Cannot prove: that a layout has a kernel of its own, or is fast.
 """
 
-from torchgraft.checking.case import Call, Case
-from torchgraft.checking.comparing import Mismatch
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
 from torchgraft.checking.property import Property
-from torchgraft.checking.strides import in_awkward_strides
+from torchgraft.checking.tensors.compare import Mismatch
+from torchgraft.checking.tensors.strides import in_awkward_strides
 
 
 def check(case: Case) -> None:
@@ -29,10 +30,10 @@ def _check_strides(call: Call) -> None:
 
 
 def _check_expanded(call: Call) -> None:
-    for (name, tensor, with_other), drawn in zip(call.tensors_in_turn(), call.sample.tensors, strict=True):
+    for (name, tensor, with_other), described in zip(call.tensors_in_turn(), call.sample.tensors, strict=True):
         written = call.declaration.argument(name).mutated
         # What several elements are written to at once cannot be written to, and equal values are not distinct.
-        if tensor.dim() > 0 and not written and not drawn.distinct:
+        if tensor.dim() > 0 and not written and not described.distinct:
             changed = with_other(tensor[(slice(0, 1),) * tensor.dim()].expand(tensor.shape))
             expected = call.expected(changed)
             try:

@@ -19,10 +19,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.arena import NAN_BYTE, Arena, served_call
-from torchgraft.checking.case import Call, Case, leaves_of
-from torchgraft.checking.comparing import Mismatch
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.guarded_call import served_call
 from torchgraft.checking.property import Property
+from torchgraft.checking.tensors.compare import Mismatch
+from torchgraft.checking.tensors.gradients import leaves_of
+from torchgraft.checking.tensors.guarded_memory import NAN_BYTE, Arena
 from torchgraft.sampling import Sample
 
 _SAMPLES = 10

@@ -10,11 +10,13 @@ torchgraft, or about a read whose value is not used. The sanitizers look for the
 
 from torch import Tensor
 
-from torchgraft.checking.arena import NAN_BYTE, NUMBER_BYTE, Arena, served_call
-from torchgraft.checking.case import Call, Case
-from torchgraft.checking.comparing import Mismatch, expect_equal
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.guarded_call import served_call
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
+from torchgraft.checking.tensors.compare import Mismatch, expect_equal
+from torchgraft.checking.tensors.guarded_memory import NAN_BYTE, NUMBER_BYTE, Arena
 
 
 def check(case: Case) -> None:

@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, each_tensor, replaced, tensors_of
-from torchgraft.checking.comparing import Mismatch, expect, expect_equal
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
+from torchgraft.checking.tensors.arguments import each_tensor, replaced, tensors_of
+from torchgraft.checking.tensors.compare import Mismatch, expect, expect_equal
 
 
 def check(case: Case) -> None:

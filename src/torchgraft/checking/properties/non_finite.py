@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case
-from torchgraft.checking.comparing import expect, expect_equal
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
+from torchgraft.checking.tensors.compare import expect, expect_equal
 
 _VALUES = (float("nan"), float("inf"), float("-inf"))
 # Spread over the table: kernels that are forced support few of them.

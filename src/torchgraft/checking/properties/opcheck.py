@@ -10,11 +10,12 @@ Cannot prove: that any result is right: opcheck compares the operator only with 
 
 import torch
 
-from torchgraft.checking.adopted import Adopted
-from torchgraft.checking.case import Call, Case
-from torchgraft.checking.comparing import Mismatch
-from torchgraft.checking.compiling import fresh_compiler, in_short
+from torchgraft.checking.adopting.adopted import Adopted
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.compiling import fresh_compiler, in_short
 from torchgraft.checking.property import COMPILER, Property
+from torchgraft.checking.tensors.compare import Mismatch
 from torchgraft.operator import Operator
 
 # What it means that one of its tests fails.

@@ -15,8 +15,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.case import Case
-from torchgraft.checking.comparing import expect, expect_equal, expect_same
 from torchgraft.checking.property import Property
+from torchgraft.checking.tensors.compare import expect, expect_equal, expect_same
 from torchgraft.sampling import ModuleSample
 
 

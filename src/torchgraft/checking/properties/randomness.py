@@ -14,10 +14,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torchgraft.checking.case import Call, Case, replaced, tensors_of
-from torchgraft.checking.comparing import Mismatch, expect, expect_equal
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
+from torchgraft.checking.tensors.arguments import replaced, tensors_of
+from torchgraft.checking.tensors.compare import Mismatch, expect, expect_equal
 
 _SEEDS = 200
 _DEVIATIONS = 6.0
@@ -39,7 +41,7 @@ def _results(call: Call) -> list[Tensor]:
 
 
 def _by_reference(call: Call) -> list[Tensor]:
-    results = call.declaration.visible(call.declaration.reference(*call.arguments))
+    results = call.declaration.visible(call.operator.reference(*call.arguments))
     return [tensor.detach() for tensor in tensors_of([results])]
 
 

@@ -11,12 +11,13 @@ from dataclasses import replace
 import torch
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case
-from torchgraft.checking.comparing import Mismatch, expect, expect_same
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
 from torchgraft.checking.properties.gradient import check_gradient
 from torchgraft.checking.properties.value import check_value
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
+from torchgraft.checking.tensors.compare import Mismatch, expect, expect_same
 
 
 def check(case: Case) -> None:

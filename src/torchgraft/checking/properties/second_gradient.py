@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, attached, grad_or_zeros, leaves_of, randn_like
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
 from torchgraft.checking.properties.gradient import (
     DOUBLE,
     NUMERICAL_ELEMENTS,
@@ -22,6 +23,7 @@ from torchgraft.checking.properties.gradient import (
     function_of_leaves,
 )
 from torchgraft.checking.property import Property
+from torchgraft.checking.tensors.gradients import attached, grad_or_zeros, leaves_of, randn_like
 
 
 def check(case: Case) -> None:

@@ -21,11 +21,14 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, is_number, leaves_of, with_gradients
-from torchgraft.checking.comparing import Mismatch, expect
-from torchgraft.checking.devices import make_mesh, run_on_devices
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.devices import make_mesh, run_on_devices
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
+from torchgraft.checking.tensors.compare import Mismatch, expect
+from torchgraft.checking.tensors.dtypes import is_number
+from torchgraft.checking.tensors.gradients import leaves_of, with_gradients
 from torchgraft.declaration.sharding import PARTIAL, REPLICATED, Placement, ShardingError
 from torchgraft.operator import Operator
 from torchgraft.operator.dtensor import placement_of
@@ -140,11 +143,7 @@ def _run(call: Call, arguments: Sequence[Any], grads: Sequence[Tensor], devices:
     try:
         operator = call.operator
         # PyTorch's own rules serve what it computes itself; under the public name the declared one does.
-        function = (
-            operator.names.call_public
-            if operator.declaration.kernels == operator.declaration.compile == "reference"
-            else operator.call
-        )
+        function = operator.names.call_public if operator.declaration.is_of_pytorch else operator.call
         results: list[Any] = tree_leaves(function(*laid))
         leaves, differentiated = leaves_of(laid), [each for each in results if each.requires_grad]
         found: Sequence[Any] = ()

@@ -14,7 +14,7 @@ from torchgraft.checking.property import Property
 
 def check(case: Case) -> None:
     """See the module."""
-    case.drawn(check_value, examples=200)
+    case.random_samples(check_value, examples=200)
 
 
 PROPERTY = Property(check, dtypes=None, sanitized=True, forces_alone=True)

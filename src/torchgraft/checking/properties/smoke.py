@@ -11,13 +11,14 @@ import itertools
 import time
 from contextlib import suppress
 
-from torchgraft.checking.blaming import layout_difference
-from torchgraft.checking.case import Call, Case
-from torchgraft.checking.comparing import expect
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.promised_layout import layout_difference
 from torchgraft.checking.properties.gradient import check_gradient
 from torchgraft.checking.properties.value import check_value
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
+from torchgraft.checking.tensors.compare import expect
 
 _SAMPLES = 3
 # No other sample is asked after this time.

@@ -11,8 +11,12 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from torchgraft._private import pytorch
-from torchgraft.checking.case import Call, Case, each_tensor, in_float64, tensors_of, with_gradients
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
 from torchgraft.checking.property import Property
+from torchgraft.checking.tensors.arguments import each_tensor, tensors_of
+from torchgraft.checking.tensors.dtypes import in_float64
+from torchgraft.checking.tensors.gradients import with_gradients
 
 # In which the host has long since launched everything.
 _SECONDS = 0.1

@@ -21,29 +21,24 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from torchgraft._private import pytorch
-from torchgraft.checking.case import (
-    Call,
-    Case,
-    each_tensor,
-    grad_or_zeros,
-    in_dtype,
-    in_float64,
-    randn_like,
-    tensors_of,
-)
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
 from torchgraft.checking.property import Property
-from torchgraft.checking.strides import in_any_strides
+from torchgraft.checking.tensors.arguments import each_tensor, tensors_of
+from torchgraft.checking.tensors.dtypes import in_dtype, in_float64
+from torchgraft.checking.tensors.gradients import grad_or_zeros, randn_like
+from torchgraft.checking.tensors.strides import in_any_strides
 
 # The share of calls in which some arguments have a wider dtype than the others, where that is allowed.
 _MIXED = 1 / 4
-# In which the host has launched what several streams are to do at once.
+# The seconds in which the host launches the work of several streams, while they wait.
 _SECONDS = 0.002
-# Of each call on a stream of its own, and of each graph.
+# Each call on a stream of its own, and each graph, runs so many times.
 _ROUNDS = 2
 # The share of many calls on a GPU that run beside another, and of those the share that runs from CUDA graphs too: a
 # capture takes as long as many calls.
 _BESIDE_ANOTHER, _FROM_GRAPHS = 1 / 5, 1 / 10
-# Of a GPU that processes share, so many bytes at most are kept from one call to the next.
+# Processes share a GPU, so each keeps at most so many bytes from one call to the next.
 _KEPT_BYTES = 4 << 30
 
 
@@ -62,7 +57,7 @@ def check(case: Case) -> None:
     if case.device.type == "cpu":
         case.random_calls(_check_call)
     else:
-        # Of the few calls that are drawn where nobody said how many, each has company.
+        # If nobody said how many calls, each of the few runs beside another.
         case.random_calls(_check_two_calls if case.calls is None else check_any)
 
 
@@ -106,11 +101,11 @@ def _prepare(call: Call, random: Random) -> _Prepared:
     def incoming(gradient: Tensor) -> Tensor | None:
         kind = random.choice(["none", "expanded", "any", "any"])
         if kind == "expanded":
-            # As from a sum: all of it one element.
+            # A sum gives such a gradient: one element, expanded.
             return gradient.flatten()[:1].expand(gradient.numel()).view(gradient.shape)
         return None if kind == "none" else in_any_strides(gradient, random)
 
-    # A GPU draws its own values: millions would take a CPU longer than all else.
+    # A GPU makes its own random values: a CPU would need more time for millions than for all else.
     plain = call.make(on_device=True)
     if call.declaration.mixed and random.random() < _MIXED:
         plain = _in_wider_dtypes(call, plain, random)
@@ -170,7 +165,7 @@ def _run(function: Any, arguments: Sequence[Any], output_grads: Sequence[Tensor 
 
 def _check_call(call: Call, other: Call, random: Random) -> None:
     prepared = _prepare(call, random)
-    # What is written to is so in the memory that was drawn.
+    # Arguments that the call writes to are written in the random layout.
     prepared.expect(_run(call.function, prepared.arguments, prepared.output_grads), "")
 
 
@@ -198,7 +193,7 @@ def _check_graphs(both: Sequence[_Prepared], streams: Sequence[torch.cuda.Stream
     for prepared, stream in zip(both, streams, strict=True):
         graphs.append(torch.cuda.CUDAGraph())
         with warnings.catch_warnings():
-            # Of a call without elements.
+            # A call without elements launches nothing.
             warnings.filterwarnings("ignore", "The CUDA Graph is empty")
             with torch.cuda.graph(graphs[-1], stream=stream):
                 captured.append(prepared.run())

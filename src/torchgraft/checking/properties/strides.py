@@ -18,14 +18,18 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, each_tensor, is_number, leaves_of, with_gradients
-from torchgraft.checking.comparing import expect_same
-from torchgraft.checking.compiling import TRACING, fresh_compiler, quiet_pytorch
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.compiling import TRACING, fresh_compiler, quiet_pytorch
 from torchgraft.checking.property import COMPILER, Property
 from torchgraft.checking.result import NotApplicable
-from torchgraft.checking.strides import in_ambiguous_strides
+from torchgraft.checking.tensors.arguments import each_tensor
+from torchgraft.checking.tensors.compare import expect_same
+from torchgraft.checking.tensors.dtypes import is_number
+from torchgraft.checking.tensors.gradients import leaves_of, with_gradients
+from torchgraft.checking.tensors.strides import in_ambiguous_strides
 
-# How many layouts of all arguments are drawn for a sample; one where it is compiled.
+# The number of random layouts of all arguments for a sample; one if it is compiled.
 _LAYOUTS = 6
 
 _Function = Callable[..., Any]

@@ -13,9 +13,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from torchgraft.checking.case import Call, Case
-from torchgraft.checking.comparing import expect_equal
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
 from torchgraft.checking.property import Property
+from torchgraft.checking.tensors.compare import expect_equal
 
 _THREADS = 8
 _CALLS = 6

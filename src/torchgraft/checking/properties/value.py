@@ -10,7 +10,8 @@ reaches passes; `sizes` draws more samples.
 
 import torch
 
-from torchgraft.checking.case import Call, Case
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
 from torchgraft.checking.property import Property
 
 

@@ -16,10 +16,12 @@ from torch import Tensor
 from torch.func import grad
 from torch.utils._pytree import tree_map
 
-from torchgraft.checking.case import Call, Case, in_float64
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.transforming import Both, Function, check_samples, moved_tensors, squares
 from torchgraft.checking.property import COMPILER, Property
 from torchgraft.checking.result import NotApplicable
-from torchgraft.checking.transforming import Both, Function, check_samples, moved_tensors, squares
+from torchgraft.checking.tensors.dtypes import in_float64
 
 InDims = tuple[int | None, ...]
 

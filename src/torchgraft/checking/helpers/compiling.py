@@ -1,0 +1,156 @@
+"""Compiles and exports operators, for the properties about that."""
+
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from torchgraft.checking.call import Call
+from torchgraft.checking.helpers.other_sizes import size_arguments
+from torchgraft.checking.tensors.arguments import of_tensors, tensors_of, with_places_left
+from torchgraft.checking.tensors.compare import Mismatch, expect_same
+from torchgraft.checking.tensors.gradients import grad_or_zeros, leaves_of, with_gradients
+from torchgraft.checking.tensors.strides import significant_strides
+
+# So many characters of an error of PyTorch's are shown.
+_MOST_SAID = 400
+# Warnings of PyTorch about itself that it attributes to other modules.
+_ATTRIBUTED_ELSEWHERE = (r"`isinstance\(treespec, LeafSpec\)` is deprecated", "Attempted to insert a get_attr Node")
+
+
+@contextmanager
+def quiet_pytorch() -> Iterator[None]:
+    """Silences what PyTorch warns of about itself: nobody who checks an operator can act on it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"torch(\.|$)")
+        for message in _ATTRIBUTED_ELSEWHERE:
+            warnings.filterwarnings("ignore", message)
+        yield
+
+
+@contextmanager
+def fresh_compiler() -> Iterator[None]:
+    """Compiles as if nothing had been compiled before, and quietly."""
+    torch.compiler.reset()
+    try:
+        with quiet_pytorch():
+            yield
+    finally:
+        torch.compiler.reset()
+
+
+# Traces as Inductor does, forward and backward, and runs what it has traced.
+TRACING = "aot_eager"
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """`torch.compile` in one graph; a call raises a Mismatch where there would be several, or where it fails."""
+    from torch._dynamo.exc import TorchDynamoException, Unsupported
+
+    inner = torch.compile(function, fullgraph=True, **options)
+
+    def call(*arguments: Any) -> Any:
+        try:
+            return inner(*arguments)
+        except TorchDynamoException as error:
+            what = "breaks the graph" if isinstance(error, Unsupported) else "fails"
+            raise Mismatch(f"torch.compile {what}: {in_short(error)}") from error
+
+    return call
+
+
+def in_short(error: BaseException | str) -> str:
+    """Shortens an error to one line: the beginning of PyTorch's long ones, and the line of code that it is about."""
+    text = str(error)
+    frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', text)
+    said = " ".join(text.partition("from user code:")[0].partition("User Stack")[0].split())
+    if len(said) > _MOST_SAID:
+        said = f"{said[:_MOST_SAID]} ..."
+    return f"{said} (in {frames[-1][2]}, {frames[-1][0]}:{frames[-1][1]})" if frames else said
+
+
+def export(call: Call, *, strict: bool = False, open_sizes: bool = False) -> torch.export.ExportedProgram:
+    """A program that takes the tensors of a call; its numbers are constants.
+
+    Args:
+        call: the example.
+        strict: whether TorchDynamo traces it.
+        open_sizes: whether it is to take other sizes too, wherever the operator can.
+
+    Raises:
+        Mismatch: it cannot be exported.
+    """
+    arguments = call.arguments
+    function = of_tensors(call.function, arguments)
+    tensors = tuple(tensors_of(arguments))
+
+    class Module(torch.nn.Module):
+        def forward(self, *tensors: Tensor) -> Any:
+            return function(*tensors)
+
+    # 0 and 1 are never open.
+    sizes = tuple(
+        {dim: torch.export.Dim.AUTO for dim, size in enumerate(tensor.shape) if size > 1} for tensor in tensors
+    )
+    try:
+        return torch.export.export(Module(), tensors, strict=strict, dynamic_shapes=(sizes,) if open_sizes else None)
+    except Exception as error:
+        raise Mismatch(f"torch.export fails: {in_short(error)}") from error
+
+
+def expect_served(call: Call, program: Callable[..., Any], name: str) -> None:
+    """Compares what an exported program gives for the tensors of a call with the reference."""
+    try:
+        found = program(*tensors_of(call.arguments))
+    except (AssertionError, RuntimeError) as error:
+        raise Mismatch(f"{name} does not take the sizes {call.shapes}: {in_short(error)}") from error
+    call.expect_close(found, call.expected(), what=f"the result of {name} in the sizes {call.shapes}")
+
+
+def of_sizes_and_tensors(call: Call, instead: Callable[..., Any] | None = None) -> tuple[Callable[..., Any], list[int]]:
+    """The operator with only its tensors and its numbers that are sizes left to pass; and their places.
+
+    Other numbers are constants, as where a layer holds them.
+
+    Args:
+        call: one of the operator.
+        instead: called in the operator's place.
+    """
+    fixed = call.make("meta")
+    sizes = size_arguments(call.operator)
+    places = [i for i, argument in enumerate(call.declaration.arguments) if argument.holds_tensors or i in sizes]
+    places = [place for place in places if fixed[place] is not None]
+    return with_places_left(instead or call.function, fixed, places), places
+
+
+def expect_forward_and_backward(call: Call, function: Callable[..., Any], places: Sequence[int], what: str) -> None:
+    """Compares results, their strides and the gradients of all tensors with those of the reference."""
+    arguments = call.leaves(required=False)
+    results = tree_leaves(function(*(arguments[place] for place in places)))
+    eager = tree_leaves(call.function(*call.arguments))
+    carriers = with_gradients(results)
+    call.expect_close(results, list(tree_leaves(call.expected())), what=f"the result of {what}")
+    for one, other in zip(results, eager, strict=True):
+        expect_same(one.dtype, other.dtype, f"the result of {what} has another dtype")
+        if call.declaration.is_of_pytorch:
+            # PyTorch may lay out the results of its own operators as it likes: it pads a product's rows.
+            continue
+        found, expected = significant_strides(one), significant_strides(other)
+        expect_same(found, expected, f"the result of {what} has other strides than without")
+
+    if not leaves_of(arguments):
+        return
+    expect_same(
+        len(carriers),
+        len(call.differentiable_results(eager)),
+        f"{what} returns another number of results that require a gradient",
+    )
+    output_grads = call.output_grads(carriers)
+    gradients = grad_or_zeros(carriers, leaves_of(arguments), output_grads)
+    summed = max(call.summed, *(result.numel() for result in results))
+    call.expect_close(gradients, call.expected_gradients(output_grads), summed=summed, what=f"the gradient of {what}")

@@ -1,0 +1,25 @@
+"""A call whose tensors lie in guarded memory."""
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from torchgraft.checking.call import Call
+from torchgraft.checking.tensors.arguments import each_tensor
+from torchgraft.checking.tensors.gradients import leaves_of
+from torchgraft.checking.tensors.guarded_memory import Arena
+
+
+def served_call(call: Call, arena: Arena) -> tuple[list[Tensor], list[Tensor | None]]:
+    """Forward and backward out of an arena, for work that it runs: the results, and the gradients of the tensors."""
+    leaves = call.leaves(required=False)
+    arguments = each_tensor(lambda tensor: arena.place(tensor.detach()).requires_grad_(tensor.requires_grad), leaves)
+    with arena.serving():
+        results = tree_leaves(call.function(*arguments))
+    differentiable = [result for result in results if result.requires_grad]
+    if not differentiable:
+        return results, []
+    output_grads = [arena.place(each) for each in call.output_grads(differentiable)]
+    with arena.serving():
+        gradients = torch.autograd.grad(differentiable, leaves_of(arguments), output_grads, allow_unused=True)
+    return results, list(gradients)

@@ -1,0 +1,109 @@
+"""Calls in other sizes, as dynamic shapes must take them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from torch.utils._pytree import tree_leaves
+
+from torchgraft.checking.call import Call
+from torchgraft.checking.tensors.arguments import replaced
+from torchgraft.operator import Operator
+from torchgraft.sampling import Drawn
+
+
+class Place(NamedTuple):
+    """The place of a size: an argument, its dimension (None if it is itself a size), and its number in a list."""
+
+    argument: int
+    dim: int | None
+    element: int | None = None
+
+
+def size_arguments(operator: Operator) -> list[int]:
+    """Finds the arguments that the schema calls `SymInt`: sizes, which dynamic shapes leave open."""
+    return [place for place, argument in enumerate(operator.declaration.arguments) if argument.kind == "SymInt"]
+
+
+def sizes_of(call: Call, *, numbers: bool) -> dict[Place, int]:
+    """All sizes in a call that PyTorch can leave open, which 0 and 1 are not.
+
+    Args:
+        call: any.
+        numbers: whether those that are arguments of their own count.
+    """
+    sizes = {}
+    open_numbers = size_arguments(call.operator) if numbers else ()
+    for argument, value in enumerate(call.sample.arguments):
+        elements = list(enumerate(value)) if isinstance(value, (list, tuple)) else [(None, value)]
+        for number, element in elements:
+            if isinstance(element, Drawn):
+                sizes.update({Place(argument, dim, number): size for dim, size in enumerate(element.shape)})
+        if isinstance(value, (Drawn, list, tuple)):
+            continue
+        if argument in open_numbers:
+            sizes[Place(argument, None)] = value
+    return {place: size for place, size in sizes.items() if size > 1}
+
+
+def in_other_sizes(call: Call, *, numbers: bool, apart: bool = False) -> list[Call]:
+    """Calls in other sizes that the operator takes with the same other arguments; in the most different last.
+
+    Which sizes belong together is not known, so equal ones change together, as PyTorch takes them to be one at first.
+    What the definition takes counts, and not what the fake says alone: it is the fake that is asked about.
+
+    Args:
+        call: the one that is changed.
+        numbers: whether sizes that are arguments of their own change too.
+        apart: whether each size also changes by itself.
+    """
+    sizes = sizes_of(call, numbers=numbers)
+    groups = [[place for place in sizes if sizes[place] == size] for size in sorted(set(sizes.values()))]
+    if apart:
+        groups = [[place] for place in sizes] + [group for group in groups if len(group) > 1]
+    found = []
+    all_doubled = call
+    for group in groups:
+        for factor, more in ((1, 1), (2, 0)):
+            changed = {place: factor * sizes[place] + more for place in group}
+            other = _changed(call, changed)
+            if _is_taken(other):
+                found.append(other)
+        together = _changed(all_doubled, changed)
+        if _is_taken(together):
+            all_doubled = together
+    return found if all_doubled is call else [*found, all_doubled]
+
+
+def _changed(call: Call, sizes: dict[Place, int]) -> Call:
+    arguments = list(call.sample.arguments)
+    for (argument, dim, number), size in sizes.items():
+        value = arguments[argument]
+        if dim is None:
+            arguments[argument] = size
+            continue
+        tensor = value if number is None else value[number]
+        resized = replace(tensor, shape=replaced(tensor.shape, dim, size))
+        arguments[argument] = resized if number is None else list(replaced(value, number, resized))
+    return replace(call, sample=replace(call.sample, arguments=tuple(arguments)))
+
+
+def _is_taken(call: Call) -> bool:
+    """Whether the operator takes the sizes of a call, by all that it declares."""
+    operator = call.operator
+    if operator.declaration.sizes_from_data:
+        return False
+    try:
+        # A sample of distinct integers cannot have more elements than there are integers.
+        arguments = call.arguments
+        operator.explain(*arguments)
+        results = operator.reference(*arguments)
+        outputs = operator.declaration.output(*call.make("meta")) if operator.declaration.lists else ()
+    except Exception:
+        return False
+    # An operator that writes to its arguments has new values of these before its results.
+    return _shapes(results)[len(call.written(arguments)) :] == _shapes(outputs)
+
+
+def _shapes(results: object) -> Sequence[tuple[int, ...]]:
+    return [tuple(result.shape) for result in tree_leaves(results)]

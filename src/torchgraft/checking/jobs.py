@@ -1,0 +1,236 @@
+"""Jobs: which properties of which operators run on which devices, in which dtypes, and with which kernels."""
+
+import shlex
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle
+from typing import Any, Literal
+
+import torch
+
+from torchgraft.checking.adopting.adopted import words_of
+from torchgraft.checking.kernels import expect_kernels, listed_kernels
+from torchgraft.checking.properties import PROPERTIES
+from torchgraft.checking.result import ALL_DTYPES, EMULATED, NVCC, Failure, Result
+from torchgraft.checking.subject import Subject, target_of
+from torchgraft.operator import Operator
+from torchgraft.sampling import Samples
+
+# PyTorch takes those of 64 bits, with or without a sign; calls that have seeds of their own count on from the first.
+SEEDS = range(-(2**63), 2**63)
+# The property that is asked before all others, and whose failure is told at once.
+SMOKE = "smoke"
+# Why a kernel is not asked that serves no call here, and would serve some on another device.
+RULED_OUT = "this device lacks something that the kernel needs"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One property of one operator on one device in one dtype; travels to another process.
+
+    `samples` is None for those beside the operator's declaration: samples hold functions, which do not travel. `calls`
+    is how many random calls a property makes of which it wants any. `under` is the sanitizer under which the property
+    is run again, or an empty string. `kernel` is the kernel of the operator that serves every call that it supports;
+    where empty the library chooses. `place` is where kernels run or are compiled, if not on the device: EMULATED or
+    NVCC.
+    """
+
+    property_name: str
+    operator: Operator
+    samples: Samples | None
+    device: str
+    dtype: torch.dtype
+    seed: int = 0
+    quick: bool = False
+    only: str | None = None
+    calls: int | None = None
+    under: str = ""
+    kernel: str = ""
+    place: str = ""
+
+    @property
+    def where(self) -> str:
+        """The device, as a report names it."""
+        return self.place or self.device
+
+    @property
+    def name(self) -> str:
+        """The operator as a person writes it."""
+        return self.operator.short_name
+
+    @property
+    def dtype_name(self) -> str:
+        """The dtype without PyTorch's prefix."""
+        return str(self.dtype).removeprefix("torch.")
+
+    def reproduce(self, sample: str = "", seed: int | None = None) -> str:
+        """The command that runs this job alone, or only the call of a seed."""
+        words = ["graft", *words_of(self.operator)]
+        if self.place == NVCC:
+            return shlex.join([*words, "--device", "cuda", "--compile-cuda"])
+        # A single random call is the first of a run from its seed: of one call with --stress, or else of the few calls
+        # that the property makes by itself.
+        words += ["--property", self.property_name] if seed is None or self.calls is None else ["--stress", "1"]
+        words += ["--device", "cuda", "--emulate"] if self.place == EMULATED else ["--device", self.device]
+        words += ["--dtype", self.dtype_name]
+        words += ["--seed", str(self.seed if seed is None else seed)]
+        if self.kernel:
+            words += ["--kernel", self.kernel]
+        if self.quick:
+            words.append("--quick")
+        if self.under and not self.place:
+            words.append("--sanitize")
+        if sample and not sample.endswith("(drawn)"):
+            words += ["--sample", sample]
+        return shlex.join(words)
+
+    def result(self, status: Literal["pass", "fail", "not applicable"], seconds: float, **more: Any) -> Result:
+        """A result of this job."""
+        title = f"{self.under}: {self.property_name}" if self.under else self.property_name
+        dtype = ALL_DTYPES if self.place == NVCC else self.dtype_name
+        return Result(title, self.name, self.where, dtype, status, seconds, kernel=self.kernel, **more)
+
+
+def find_devices(device: str = "all") -> list[str]:
+    """The devices of this machine that are meant by 'cpu', 'cuda' or 'all'.
+
+    Raises:
+        LookupError: 'cuda', and there is none.
+    """
+    if device == "all":
+        return ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise LookupError("PyTorch finds no CUDA device here")
+    return [device]
+
+
+def make_jobs(
+    subjects: Sequence[Subject],
+    *,
+    devices: Sequence[str],
+    properties: Sequence[str] | None = None,
+    dtypes: Sequence[torch.dtype] | None = None,
+    seed: int = 0,
+    quick: bool = False,
+    only: str | None = None,
+) -> list[Job]:
+    """Every property of every operator, on every device, in every dtype that it asks for; `smoke` of all comes first.
+
+    Raises:
+        LookupError: there is no property of a given name.
+        ValueError: the seed is none that PyTorch takes.
+    """
+    if not SEEDS.start <= seed < SEEDS.stop:
+        raise ValueError(f"seed must be from -2**63 to 2**63 - 1, got {seed}")
+    unknown = sorted(set(properties or ()) - set(PROPERTIES))
+    if unknown:
+        raise LookupError(f"there is no property {unknown[0]!r}; the properties are {', '.join(PROPERTIES)}")
+    jobs = []
+    for subject in subjects:
+        samples = None if subject.beside else subject.samples
+        for device in devices:
+            for name in PROPERTIES if properties is None else properties:
+                asked = PROPERTIES[name]
+                left_out = (quick and asked.slow) or not asked.asked_of(subject.operator)
+                if (left_out and properties is None) or torch.device(device).type not in asked.devices:
+                    continue
+                chosen = (dtype for dtype in asked.dtypes_for(subject.operator) if dtypes is None or dtype in dtypes)
+                jobs += [Job(name, subject.operator, samples, device, dtype, seed, quick, only) for dtype in chosen]
+    return sorted(jobs, key=lambda job: job.property_name != SMOKE)
+
+
+# Calls of one job: a failure, a crash and a call that hangs end no more than these.
+_CALLS_A_JOB = 50
+
+
+def make_stress_jobs(jobs: Sequence[Job], calls: int) -> list[Job]:
+    """Makes jobs of so many random calls of each operator on each device, its dtypes in turn.
+
+    Each of an operator's calls on a device has a seed of its own, from that of the jobs on. Operators take turns, so
+    that a check that is stopped has asked all of them.
+
+    Raises:
+        LookupError: there are no such seeds.
+    """
+    if any(job.seed + calls > SEEDS.stop for job in jobs):
+        raise LookupError(
+            f"the seed is too large: {calls} calls from {jobs[0].seed} on would need seeds above 2**63 - 1"
+        )
+    places: dict[tuple[str, str], list[Job]] = {}
+    for job in jobs:
+        places.setdefault((job.operator.qualified_name, job.device), []).append(job)
+    pieces = []
+    for dtypes in places.values():
+        at_once = min(_CALLS_A_JOB, -(-calls // len(dtypes)))
+        pieces += [
+            replace(job, seed=job.seed + first, calls=min(at_once, calls - first))
+            for job, first in zip(cycle(dtypes), range(0, calls, at_once), strict=False)
+        ]
+    return sorted(pieces, key=lambda piece: piece.seed)
+
+
+def make_kernel_jobs(jobs: Sequence[Job], names: Collection[str] = ()) -> list[Job]:
+    """Jobs, each once with every kernel of its operator forced; those of operators that list no kernels are left out.
+
+    Args:
+        jobs: let the library choose.
+        names: of kernels; empty: all.
+
+    Raises:
+        LookupError: no kernels are listed, or none has a name.
+    """
+    known = expect_kernels([job.operator for job in jobs], list(dict.fromkeys(job.device for job in jobs)))
+    for name in names:
+        if name not in known:
+            raise LookupError(f"there is no kernel {name!r}; the kernels are {', '.join(map(repr, known))}")
+    return [
+        replace(job, kernel=kernel)
+        for job in jobs
+        for kernel in listed_kernels(job.operator, job.device)
+        if not names or kernel in names
+    ]
+
+
+def find_unreached(jobs: Sequence[Job], results: Sequence[Result]) -> list[Result]:
+    """A failure for each kernel that was forced and served no call of any job, as nothing is known of it.
+
+    One that this device cannot run is none.
+
+    Args:
+        jobs: those without a kernel are passed over.
+        results: a result a job.
+    """
+    kernels: dict[tuple[str, str, str], list[tuple[Job, Result]]] = {}
+    for job, result in zip(jobs, results, strict=True):
+        if job.kernel:
+            kernels.setdefault((job.operator.qualified_name, job.device, job.kernel), []).append((job, result))
+    unreached = []
+    for asked in kernels.values():
+        if any(result.status != "not applicable" or result.reason == RULED_OUT for _, result in asked):
+            continue
+        job = asked[0][0]
+        again = ["graft", "check", target_of(job.operator), "--device", job.device, "--kernel", job.kernel]
+        failure = Failure("no sample runs on this kernel: add one that its rule supports", reproduce=shlex.join(again))
+        dtypes = ", ".join(dict.fromkeys(job.dtype_name for job, _ in asked))
+        unreached.append(
+            Result("reached", job.name, job.device, dtypes, "fail", 0.0, failure=failure, kernel=job.kernel)
+        )
+    return unreached
+
+
+OnStart = Callable[[Job], None]
+OnResult = Callable[[Job, Result], None]
+
+
+def leave_out(jobs: Sequence[Job], reason: str, on_result: OnResult) -> list[Result]:
+    """Returns a result for each job that is not run, and passes it on.
+
+    Args:
+        jobs: that are left out.
+        reason: why they are not applicable.
+        on_result: called with each job and its result.
+    """
+    results = [job.result("not applicable", 0.0, reason=reason) for job in jobs]
+    for job, result in zip(jobs, results, strict=True):
+        on_result(job, result)
+    return results

@@ -1,0 +1,172 @@
+"""Runs one job in this process, and finds what is at fault if the property does not hold."""
+
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from torchgraft import native
+from torchgraft._private import pytorch
+from torchgraft.checking.adopting.applicable import declined, why_not_asked
+from torchgraft.checking.blaming import find_blame
+from torchgraft.checking.case import Case, CheckFailed, failure_of
+from torchgraft.checking.jobs import RULED_OUT, Job
+from torchgraft.checking.kernels import claims_kernel, is_compiled_there
+from torchgraft.checking.properties import PROPERTIES
+from torchgraft.checking.property import Property
+from torchgraft.checking.result import EMULATED, Failure, NotApplicable, Result
+from torchgraft.checking.subject import subject_of
+from torchgraft.checking.tensors.compare import Mismatch
+from torchgraft.kernels import python_kernels
+from torchgraft.kernels.fallback import PerformanceWarning, fallbacks
+from torchgraft.kernels.precision import exact_reductions, true_precision
+from torchgraft.kernels.signatures import why_no_kernel
+from torchgraft.operator import Operator
+
+
+def _why_not_watched(job: Job) -> str:
+    """Returns why a job does not call the kernels that were built for it, for a sanitizer or for the emulator."""
+    instead = os.environ.get("TORCHGRAFT_LIBRARIES")
+    if not (job.under or job.place) or instead is None:
+        return ""
+    namespace = job.operator.namespace
+    for library in native.libraries():
+        if (library.namespace, library.path.parent) == (namespace, Path(instead)):
+            return library.problem
+    return f"{job.operator.module} does not load its kernels by torchgraft.native.load({namespace!r}, ...)"
+
+
+def _expect_kernel(operator: Operator, device: str, dtype: torch.dtype) -> None:
+    """Raises Mismatch where an operator claims a kernel that is not there."""
+    if claims_kernel(operator, device, dtype) and not pytorch.has_kernel(operator.raw, torch.device(device)):
+        why = why_no_kernel(operator.declaration, torch.device(device).type)
+        raise Mismatch(
+            f"{operator.short_name} has no kernel, so the reference would be compared with itself: {why}. If it is not "
+            "meant to have one, declare that: kernels='reference', or kernels={...} with the devices that have kernels"
+        )
+
+
+@contextmanager
+def _kernels_expected(job: Job, asked: Property) -> Iterator[None]:
+    """Expects that a property which asks what kernels do finds them: the operator's, and those of its gradient."""
+    if not asked.of_kernels:
+        yield
+        return
+    _expect_kernel(job.operator, job.device, job.dtype)
+    if job.place == EMULATED and not is_compiled_there(job.operator, job.device):
+        raise Mismatch(f"{job.name} has no kernel on the emulator: no source registers a CUDA kernel of this name")
+    before = fallbacks()
+    yield
+    kind = torch.device(job.device).type
+    for each in fallbacks():
+        operator = Operator.registered.get(each.operator)
+        # One that was called again since has another count.
+        if each not in before and each.device == kind and operator is not None:
+            _expect_kernel(operator, kind, getattr(torch, each.dtype))
+
+
+@contextmanager
+def _kernel_forced(job: Job) -> Iterator[None]:
+    """Forces the kernel of a job; raises NotApplicable where it served no call."""
+    if not job.kernel:
+        yield
+        return
+    kind, alone = torch.device(job.device).type, PROPERTIES[job.property_name].forces_alone
+    with python_kernels.forced(job.operator.declaration, kind, job.kernel, alone=alone) as forced:
+        yield
+    if forced.is_ruled_out:
+        raise NotApplicable(RULED_OUT)
+    if not forced.served:
+        raise NotApplicable(f"the kernel supports no sample in {job.dtype_name}")
+
+
+@contextmanager
+def _precision(job: Job) -> Iterator[None]:
+    """The precision in which PyTorch computes while a job runs."""
+    # Kernels that call PyTorch's products are checked with its switches as they are, as users have them.
+    answers = claims_kernel(job.operator, job.device, job.dtype)
+    with true_precision(), nullcontext() if answers else exact_reductions():
+        yield
+
+
+def run_here(
+    job: Job,
+    progress: Callable[[str], None] = lambda doing: None,
+    on_failure: Callable[[Result], None] = lambda failure: None,
+) -> Result:
+    """Runs a job; `on_failure` is told what failed before it is asked what is at fault, which may end the process."""
+    asked = PROPERTIES[job.property_name]
+    if reason := _why_not_watched(job):
+        # Nobody sees this kernel otherwise, but sanitizers watch what is checked without them, too.
+        if job.place == EMULATED:
+            return job.result("fail", 0.0, failure=Failure(reason, reproduce=job.reproduce()))
+        return job.result("not applicable", 0.0, reason=reason)
+    if reason := why_not_asked(job.operator, job.property_name):
+        return job.result("not applicable", 0.0, reason=reason)
+    subject = subject_of(job.operator, job.samples)
+    case = Case(subject, torch.device(job.device), job.dtype, job.seed, job.quick, job.only, job.calls, progress)
+    torch.manual_seed(job.seed)
+    started = time.perf_counter()
+
+    def result(status: Literal["pass", "fail", "not applicable"], **more: Any) -> Result:
+        return job.result(status, time.perf_counter() - started, **{"called": case.called, **more})
+
+    try:
+        with warnings.catch_warnings(), _precision(job):
+            # Operators that fall back are complete; a property of their own tells which do.
+            warnings.simplefilter("ignore", PerformanceWarning)
+            with _kernels_expected(job, asked), _kernel_forced(job):
+                asked.check(case)
+        return result("pass", facts=case.facts)
+    except NotApplicable as reason:
+        return result("not applicable", reason=str(reason), called=0)
+    except CheckFailed as failed:
+        if left_out := declined(job.operator, job.property_name, failed.__cause__):
+            return result("not applicable", reason=left_out, called=0)
+        again = job.reproduce(failed.failure.sample, failed.failure.seed)
+        failure = replace(failed.failure, reproduce=again, traceback=_format(failed.__cause__))
+    except Exception as error:
+        failure = failure_of(error, reproduce=job.reproduce(), traceback=_format(error))
+    finally:
+        if "torch._dynamo" in sys.modules:
+            # Compilations for this job would count towards the next one's limit.
+            torch._dynamo.reset()
+    found = result("fail", failure=failure)
+    on_failure(found)
+    return replace(found, failure=_blamed(failure, job, case))
+
+
+def _blamed(failure: Failure, job: Job, case: Case) -> Failure:
+    """A failure with what is at fault."""
+    # A sanitizer says itself where it is.
+    if case.asked is None or job.under:
+        return failure
+    asked = PROPERTIES[job.property_name]
+    call, ask = case.asked
+
+    def ask_again() -> None:
+        with _kernels_expected(job, asked), _kernel_forced(job):
+            if failure.sample:
+                ask()
+            else:
+                asked.check(replace(case, facts={}))
+
+    with warnings.catch_warnings(), _precision(job):
+        warnings.simplefilter("ignore")
+        blame = find_blame(call, ask_again)
+    return replace(failure, at_fault=blame.part, cause=blame.cause)
+
+
+def _format(error: BaseException | None) -> str:
+    """Formats the traceback of an error; empty for a Mismatch, which a check raised and whose text is enough."""
+    if error is None or isinstance(error, Mismatch):
+        return ""
+    return "".join(traceback.format_exception(error)).strip()

@@ -1,0 +1,185 @@
+"""The report of a check, for a person and for a machine."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torchgraft.checking.result import DIED, NVCC, Result
+from torchgraft.machine.environment import Environment
+
+# If kernels have many files, so many are named.
+_FEW = 3
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Kernels that a check did not run where their users run them.
+
+    Attributes:
+        operators: whose kernels they are.
+        device: the kind of device that they are for, 'cpu' or 'cuda'.
+        kernels: what they are written in or for: 'CPU', 'CUDA', 'Triton' or 'Python'.
+        sources: the names of their files, or of the functions in Python; empty where they are not known, or differ.
+        state: 'not checked'; or what became of them instead, as 'compiled, not run'.
+        reason: why they did not run.
+        advice: what to do about it; may be empty.
+    """
+
+    operators: tuple[str, ...]
+    device: str
+    kernels: str
+    sources: tuple[str, ...]
+    state: str
+    reason: str
+    advice: str
+
+    def __str__(self) -> str:
+        more = f" and {len(self.sources) - _FEW} more" if len(self.sources) > _FEW else ""
+        files = f" ({', '.join(self.sources[:_FEW])}{more})" if self.sources else ""
+        advice = f"; {self.advice}" if self.advice else ""
+        return f"{self.state}: the {self.kernels} kernels of {', '.join(self.operators)}{files}: {self.reason}{advice}"
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """All results of a check, and the machine on which it ran.
+
+    Attributes:
+        results: a result a property, operator, device and dtype.
+        environments: the machine and its software, by device.
+        seed: of all inputs; the same seed gives the same inputs.
+        quick: whether the slow properties were left out.
+        unfinished: how many properties were still to be run when the check was stopped.
+        left_out: the kernels that did not run where their users run them.
+    """
+
+    results: tuple[Result, ...]
+    environments: dict[str, Environment]
+    seed: int
+    quick: bool
+    unfinished: int = 0
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether every property was run, and none failed."""
+        return not self.failures and not self.unfinished
+
+    @property
+    def failures(self) -> tuple[Result, ...]:
+        """The results that failed."""
+        return tuple(result for result in self.results if result.status == "fail")
+
+    @property
+    def verdict(self) -> str:
+        """The verdict if nothing failed; it claims nothing about kernels that did not run."""
+        if not self.left_out:
+            return "every property holds"
+        places = dict.fromkeys(result.device for result in self.results if result.status == "pass")
+        places.pop(NVCC, None)
+        if not places:
+            return "the kernels compile"
+        return f"every property that was asked holds on {' and '.join(places)}"
+
+    def count(self, status: str) -> int:
+        """Counts the results with a status."""
+        return sum(result.status == status for result in self.results)
+
+    @property
+    def called(self) -> dict[tuple[str, str], int]:
+        """The number of random calls of each operator on each device."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for result in self.results:
+            counts[result.operator, result.device] += result.called
+        return {place: count for place, count in counts.items() if count}
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON has it."""
+        return {"passed": self.passed, **asdict(self)}
+
+    def __str__(self) -> str:
+        lines = [describe(*alike) for alike in group_alike(self.failures)]
+        if self.left_out:
+            lines.append("\n".join(map(str, self.left_out)))
+        lines.append(
+            f"{self.count('pass')} passed, {self.count('fail')} failed, {self.count('not applicable')} not applicable"
+        )
+        return "\n\n".join(lines)
+
+
+def group_alike(failures: Iterable[Result]) -> list[list[Result]]:
+    """Failures in groups, of each of which one description is enough.
+
+    Those with the same cause are a group, which the first of them describes. So are those of several properties that
+    say the same of no input, as where a kernel is missing, or end in the same error at the same place. Any other is in
+    a group with those of the same property in other dtypes.
+    """
+    groups: dict[tuple[str, ...], list[Result]] = {}
+    for result in failures:
+        keys = [(result.operator, result.device, result.kernel, what) for what in _causes_of(result)]
+        group = next((groups[key] for key in keys if key in groups), [])
+        group.append(result)
+        for key in keys:
+            groups.setdefault(key, group)
+    return list({id(group): group for group in groups.values()}.values())
+
+
+def _causes_of(result: Result) -> list[str]:
+    """Returns the texts of which two failures of one cause share at least one."""
+    failure = result.failure
+    assert failure is not None
+    causes = [failure.cause] if failure.cause else []
+    places = _PLACE.findall(failure.traceback)
+    died = failure.message.startswith(DIED)
+    if died and _HEAP.search(failure.traceback):
+        # The call that wrote past its memory came before, and may be anywhere.
+        causes.append(f"{DIED}: the allocator found its memory damaged")
+    elif places or died:
+        causes.append("\n".join((_NUMBER.sub("#", failure.message), *places[-1:])))
+    about_inputs = failure.sample or failure.arguments or failure.traceback
+    # The part at fault may differ between dtypes.
+    alone = f"{result.property}: {failure.at_fault.partition(':')[0]}" if about_inputs else failure.message
+    return causes or [alone]
+
+
+# A line of a traceback, and what differs between two errors that are the same: numbers and addresses.
+_PLACE = re.compile(r'^ *File ".*', re.MULTILINE)
+_NUMBER = re.compile(r"(0x)?[0-9a-f]*\d[0-9a-f]*")
+# Messages of glibc about a damaged heap, such as "free(): invalid pointer" and "corrupted size vs. prev_size".
+_HEAP = re.compile(r"^(\w*(alloc|free)\w*\(\): |corrupted |double free)", re.MULTILINE)
+
+
+def describe(result: Result, *alike: Result) -> str:
+    """A failure as a person reads it: what, on which input, what was expected, what came, how to see it again.
+
+    Args:
+        result: the failure.
+        alike: others that failed in the same way: in other dtypes, or for the same reason.
+    """
+    failure = result.failure
+    assert failure is not None
+    kernel = f", kernel {result.kernel}," if result.kernel else ""
+    lines = [f"{result.operator}{kernel} on {result.device} in {result.dtype}: {result.property}"]
+    lines.append(f"  {failure.message}")
+    if failure.at_fault:
+        lines.append(f"  at fault  {failure.at_fault}")
+    if failure.sample:
+        lines.append(f"  sample    {failure.sample}")
+    if failure.arguments:
+        lines.append(f"  arguments {failure.arguments}")
+    if failure.expected or failure.found:
+        lines += [f"  expected  {failure.expected}", f"  found     {failure.found}"]
+    if failure.tolerance:
+        lines.append(f"  allowed   {failure.tolerance}")
+    if failure.traceback:
+        lines += [f"  | {line}" for line in failure.traceback.splitlines()[-6:]]
+    lines.append(f"  again     {failure.reproduce}")
+    properties = dict.fromkeys(other.property for other in alike if other.property != result.property)
+    dtypes = dict.fromkeys(other.dtype for other in alike if other.property == result.property)
+    if properties:
+        lines.append(f"  also fail, most likely for the same reason: {', '.join(properties)}")
+    if dtypes:
+        lines.append(f"  also in   {', '.join(dtypes)}")
+    return "\n".join(lines)

@@ -1,0 +1,45 @@
+"""Gradients of tensors: which tensors have one, how it is computed, and what comes in."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchgraft.checking.tensors.arguments import tensors_of
+
+
+def leaves_of(arguments: Iterable[Any]) -> list[Tensor]:
+    """The tensors among arguments that need a gradient."""
+    return with_gradients(tensors_of(arguments))
+
+
+def with_gradients(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Returns the tensors that need a gradient, or carry one."""
+    return [tensor for tensor in tensors if tensor.requires_grad]
+
+
+def attached(results: Iterable[Tensor], leaves: Iterable[Tensor]) -> list[Tensor]:
+    """Results with those that carry no gradient made to carry one of zeros, so that none is left out of a row.
+
+    A function with flags gives an empty tensor or zeros for what nobody wants: such a result depends on no argument.
+    """
+    nothing = torch.stack([(leaf * 0).real.nan_to_num().sum() for leaf in leaves]).sum()
+    return [each if each.requires_grad else each + nothing.to(each.dtype) for each in results]
+
+
+def randn_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    """Normally distributed values of a tensor's shape, contiguous; the same on every device, or made on a GPU."""
+    on_cpu = generator.device.type == "cpu"
+    computed = torch.float64 if on_cpu else torch.promote_types(tensor.dtype, torch.float32)
+    if on_cpu and tensor.is_complex():
+        computed = torch.complex128
+    values = torch.randn(tensor.shape, generator=generator, dtype=computed, device=generator.device)
+    return values.to(tensor.device, tensor.dtype)
+
+
+def grad_or_zeros(
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor], output_grads: Sequence[Tensor] | None = None, **options: bool
+) -> tuple[Tensor, ...]:
+    """`torch.autograd.grad` with zeros where nothing flows back to an input."""
+    return torch.autograd.grad(outputs, inputs, output_grads, allow_unused=True, materialize_grads=True, **options)
