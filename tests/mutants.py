@@ -12,7 +12,15 @@ import sys
 from pathlib import Path
 
 from torchgraft.benchmarking.table import Table
-from torchgraft.checking.mutants.folders import FILLED, ON_CPU, Build, Outcome, Place, find_folders, random_mutants
+from torchgraft.checking.mutants.folders import (
+    FILLED,
+    ON_CPU,
+    Build,
+    MutantPlace,
+    Outcome,
+    find_folders,
+    random_mutants,
+)
 from torchgraft.checking.mutants.outcomes import count, share_killed
 from torchgraft.checking.subject import find_subjects
 from torchgraft.cli.mutants import STATES, check_mutants
@@ -42,8 +50,8 @@ def emulated(sanitizer: Sanitizer, order: int = 0) -> Build:
 
 PLACES = {
     "cpu": ON_CPU,
-    "emulated": Place("emulated", ".cu", {"address": emulated("address")}),
-    "races": Place("races", ".cu", {f"order-{each}": emulated("races", each) for each in ORDERS}, ("barrier",)),
+    "emulated": MutantPlace("emulated", ".cu", {"address": emulated("address")}),
+    "races": MutantPlace("races", ".cu", {f"order-{each}": emulated("races", each) for each in ORDERS}, ("barrier",)),
 }
 
 

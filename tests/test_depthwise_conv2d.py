@@ -28,7 +28,7 @@ from torchgraft.checking.tensors.compare import expect_close
 from torchgraft.checking.tensors.strides import significant_strides
 from torchgraft.nn import DepthwiseConv2d
 from torchgraft.operator import FLOATING
-from torchgraft.operators.depthwise_conv2d.case import Case, same
+from torchgraft.operators.depthwise_conv2d.case import ConvolutionCase, same
 from torchgraft.operators.depthwise_conv2d.operator import convolution, input_grad, weight_grad
 from torchgraft.operators.depthwise_conv2d.window import Window
 
@@ -331,18 +331,20 @@ def test_strides_and_padding_beyond_32_bits(device):
 
 # Images with padding on some sides or all, a stride, and kernels as large as to be cut into phases.
 PADDED = (
-    Case("3x3", (2, 3, 9, 11), (3, 3), same(3)),
-    Case("3x3, eights of channels", (1, 16, 6, 7), (3, 3), same(3), channels_last=True),
-    Case("5x5 with stride 2, eights of channels", (1, 16, 9, 12), (5, 5), same(5, 2), channels_last=True),
-    Case("5x5 with stride 2", (2, 3, 12, 10), (5, 5), same(5, 2)),
-    Case("7x7, padded behind", (3, 5, 16, 16), (7, 7), Window(1, 1, 4, 3, 3, 27)),
-    Case("9x9, eights of channels, wide", (1, 8, 9, 33), (9, 9), same(9), channels_last=True),
-    Case("13x13 over whole planes", (2, 2, 7, 7), (13, 13), same(13)),
-    Case("11x11 with stride 2", (2, 2, 21, 22), (11, 11), same(11, 2)),
-    Case("11x11 with dilation 2", (1, 2, 22, 23), (11, 11), Window(1, 1, 10, 10, 10, 10, 2, 2)),
-    Case("31x31", (1, 2, 18, 17), (31, 31), same(31)),
-    Case("dilation 2, eights of channels", (1, 16, 9, 12), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2), channels_last=True),
-    Case("3x3, eights of channels, four rows", (1, 8, 4, 5), (3, 3), same(3), channels_last=True),
+    ConvolutionCase("3x3", (2, 3, 9, 11), (3, 3), same(3)),
+    ConvolutionCase("3x3, eights of channels", (1, 16, 6, 7), (3, 3), same(3), channels_last=True),
+    ConvolutionCase("5x5 with stride 2, eights of channels", (1, 16, 9, 12), (5, 5), same(5, 2), channels_last=True),
+    ConvolutionCase("5x5 with stride 2", (2, 3, 12, 10), (5, 5), same(5, 2)),
+    ConvolutionCase("7x7, padded behind", (3, 5, 16, 16), (7, 7), Window(1, 1, 4, 3, 3, 27)),
+    ConvolutionCase("9x9, eights of channels, wide", (1, 8, 9, 33), (9, 9), same(9), channels_last=True),
+    ConvolutionCase("13x13 over whole planes", (2, 2, 7, 7), (13, 13), same(13)),
+    ConvolutionCase("11x11 with stride 2", (2, 2, 21, 22), (11, 11), same(11, 2)),
+    ConvolutionCase("11x11 with dilation 2", (1, 2, 22, 23), (11, 11), Window(1, 1, 10, 10, 10, 10, 2, 2)),
+    ConvolutionCase("31x31", (1, 2, 18, 17), (31, 31), same(31)),
+    ConvolutionCase(
+        "dilation 2, eights of channels", (1, 16, 9, 12), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2), channels_last=True
+    ),
+    ConvolutionCase("3x3, eights of channels, four rows", (1, 8, 4, 5), (3, 3), same(3), channels_last=True),
 )
 
 
@@ -377,16 +379,16 @@ def test_an_infinite_pixel_is_of_the_windows_that_hold_it(operator, case, dtype,
 
 # Rows of whole vectors, which kernels move whole where memory begins as they do.
 WHOLE_VECTORS = (
-    Case("3x3 on planes of 8x8", (3, 5, 8, 8), (3, 3), same(3)),
-    Case("3x3 on planes of 14x14", (13, 9, 14, 14), (3, 3), same(3)),
-    Case("7x7 on planes of 7x7", (3, 9, 7, 7), (7, 7), same(7)),
-    Case("5x5 on wide rows", (2, 3, 5, 128), (5, 5), same(5)),
-    Case("3x3 with stride 2 on wide rows", (2, 3, 9, 64), (3, 3), same(3, 2)),
-    Case("13x13", (2, 2, 16, 32), (13, 13), same(13)),
-    Case("9x41 with stride 2", (2, 2, 11, 48), (9, 41), Window(2, 2, 4, 20, 4, 20)),
-    Case("sixteen channels", (2, 16, 6, 8), (3, 3), same(3), channels_last=True),
-    Case("sixteen channels, 7x7", (2, 16, 9, 8), (7, 7), same(7), channels_last=True),
-    Case("sixteen channels, stride 2", (2, 16, 9, 10), (5, 5), same(5, 2), channels_last=True),
+    ConvolutionCase("3x3 on planes of 8x8", (3, 5, 8, 8), (3, 3), same(3)),
+    ConvolutionCase("3x3 on planes of 14x14", (13, 9, 14, 14), (3, 3), same(3)),
+    ConvolutionCase("7x7 on planes of 7x7", (3, 9, 7, 7), (7, 7), same(7)),
+    ConvolutionCase("5x5 on wide rows", (2, 3, 5, 128), (5, 5), same(5)),
+    ConvolutionCase("3x3 with stride 2 on wide rows", (2, 3, 9, 64), (3, 3), same(3, 2)),
+    ConvolutionCase("13x13", (2, 2, 16, 32), (13, 13), same(13)),
+    ConvolutionCase("9x41 with stride 2", (2, 2, 11, 48), (9, 41), Window(2, 2, 4, 20, 4, 20)),
+    ConvolutionCase("sixteen channels", (2, 16, 6, 8), (3, 3), same(3), channels_last=True),
+    ConvolutionCase("sixteen channels, 7x7", (2, 16, 9, 8), (7, 7), same(7), channels_last=True),
+    ConvolutionCase("sixteen channels, stride 2", (2, 16, 9, 10), (5, 5), same(5, 2), channels_last=True),
 )
 
 
@@ -457,9 +459,11 @@ class TestPyTorch:
     @pytest.mark.parametrize(
         "case",
         [
-            Case("3x3", (2, 4, 9, 8), (3, 3), same(3)),
-            Case("stride 2", (2, 4, 9, 8), (5, 3), Window(2, 1, 2, 1, 2, 1)),
-            Case("dilation 2, two kernels a channel", (1, 3, 11, 12), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2), 2),
+            ConvolutionCase("3x3", (2, 4, 9, 8), (3, 3), same(3)),
+            ConvolutionCase("stride 2", (2, 4, 9, 8), (5, 3), Window(2, 1, 2, 1, 2, 1)),
+            ConvolutionCase(
+                "dilation 2, two kernels a channel", (1, 3, 11, 12), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2), 2
+            ),
         ],
         ids=lambda case: case.name,
     )
@@ -487,7 +491,9 @@ class TestPyTorch:
         assert found[2].stride() == expected[2].stride()
 
     def test_it_is_a_candidate_without_a_bias_and_without_a_layout_too(self):
-        input, weight, _ = _whole(Case("3x3", (2, 4, 9, 8), (3, 3), same(3)), convolution, "cpu", torch.float32)[:3]
+        input, weight, _ = _whole(
+            ConvolutionCase("3x3", (2, 4, 9, 8), (3, 3), same(3)), convolution, "cpu", torch.float32
+        )[:3]
         output = depthwise_conv2d(input, weight, padding=1)
         input_grad.call(output, weight, 4, 9, 8, None, *same(3))
         assert len(torchgraft.choices()) == 2
@@ -495,12 +501,14 @@ class TestPyTorch:
 
     def test_it_is_no_candidate_for_the_output_of_no_images(self):
         # There is nothing to compute.
-        self._derivatives(Case("no images", (0, 4, 9, 8), (3, 3), same(3), channels_last=True), torch.float32)
+        self._derivatives(
+            ConvolutionCase("no images", (0, 4, 9, 8), (3, 3), same(3), channels_last=True), torch.float32
+        )
         [choice] = [each for each in torchgraft.choices() if each.operator == "torchgraft::depthwise_conv2d"]
         assert "pytorch" not in choice.microseconds
 
     def test_it_is_none_where_dtypes_differ(self):
-        self._derivatives(Case("3x3", (2, 4, 9, 8), (3, 3), same(3)), torch.bfloat16, torch.float32)
+        self._derivatives(ConvolutionCase("3x3", (2, 4, 9, 8), (3, 3), same(3)), torch.bfloat16, torch.float32)
         assert len(torchgraft.choices()) == 3
         assert not any("pytorch" in each.microseconds for each in torchgraft.choices())
 
@@ -571,7 +579,7 @@ assert {each.calls for each in torchgraft.fallbacks()} == {3}
     ],
 )
 def test_taps_on_padding_are_no_work(size, kernel, window):
-    case = Case("counted", (2, 3, *size), kernel, window, multiplier=2)
+    case = ConvolutionCase("counted", (2, 3, *size), kernel, window, multiplier=2)
     ones = F.pad(torch.ones(2, 3, *size), window.padding)
     products = F.conv2d(ones, torch.ones(6, 1, *kernel), None, window.stride, 0, window.dilation, 3).sum()
     assert case.operations == 2 * products

@@ -22,7 +22,7 @@ from torchgraft.checking.mutants.folders import (
     find_folders,
     random_mutants,
 )
-from torchgraft.checking.mutants.library import Library
+from torchgraft.checking.mutants.library import MutantLibrary
 from torchgraft.checking.mutants.questions import Question
 from torchgraft.checking.mutants.workers import Worker, quickest
 from torchgraft.checking.subject import find_subjects
@@ -226,7 +226,7 @@ def test_a_mutant_that_is_listed_is_asked_until_so_much_time_is_spent(seconds, a
 
 
 def test_what_one_worker_reaches_another_does_not_see():
-    library = object.__new__(Library)
+    library = object.__new__(MutantLibrary)
     library._mutants = 3
     if (worker := os.fork()) == 0:
         library._reached[1] = 1

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import torchgraft
 from torchgraft.demo.data import CHARACTERS
 from torchgraft.demo.parts.characters import CharacterModel
-from torchgraft.demo.parts.convnext import Block
+from torchgraft.demo.parts.convnext import ConvNeXtBlock
 
 LARGEST_BATCH = 64
 BATCHES = (1, 2, 7)
@@ -21,7 +21,7 @@ BATCHES = (1, 2, 7)
 
 def convnext() -> tuple[nn.Module, Tensor]:
     """A block of ConvNeXt, whose depthwise convolution is grafted; and a batch of images."""
-    return torchgraft.graft(Block(16)), torch.randn(2, 16, 14, 14)
+    return torchgraft.graft(ConvNeXtBlock(16)), torch.randn(2, 16, 14, 14)
 
 
 def characters() -> tuple[nn.Module, Tensor]:

@@ -29,7 +29,7 @@ import torch
 from torchgraft import Operator, native
 from torchgraft.checking.kernels import listed_kernels
 from torchgraft.checking.subject import Subject, subject_of
-from torchgraft.operators.depthwise_conv2d.case import Case, same
+from torchgraft.operators.depthwise_conv2d.case import ConvolutionCase, same
 from torchgraft.operators.depthwise_conv2d.window import Window
 from torchgraft.sampling import Budget, Drawn, Sample
 
@@ -39,26 +39,30 @@ DTYPES = (torch.float16, torch.float32, torch.bfloat16, torch.float64)
 # nothing on the way: that is done here too.
 _ELEMENTS, _MANY_ELEMENTS, _CALLS_FOR_ONE_OF_MANY = (4, 22), (22, 32), 16
 _PASSES = {
-    "depthwise_conv2d": Case.forward,
-    "depthwise_conv2d_input_grad": Case.input_grad,
-    "depthwise_conv2d_weight_grad": Case.weight_grad,
+    "depthwise_conv2d": ConvolutionCase.forward,
+    "depthwise_conv2d_input_grad": ConvolutionCase.input_grad,
+    "depthwise_conv2d_weight_grad": ConvolutionCase.weight_grad,
 }
 
 # Whose tiles take the most shared memory: of kernels on tensor cores, by rooms bands, diagonals and slide.
 _LARGE_TILES = (
-    Case("batch: one channel of two sixteens", (128, 512, 16, 16), (27, 27), same(27)),
-    Case("batch: planes of 24x24", (64, 512, 24, 24), (27, 27), same(27)),
-    Case("batch: many taps", (64, 264, 24, 24), (31, 31), same(31)),
-    Case("batch: planes of 14x14", (160, 264, 14, 14), (27, 27), same(27)),
-    Case("large: an image that fits hardly", (4, 64, 200, 200), (51, 51), same(51)),
-    Case("planes: narrow and high", (64, 64, 307, 21), (7, 5), Window(1, 1, 0, 4, 3, 6)),
-    Case("channels last: narrow and high", (16, 8, 445, 24), (4, 8), Window(1, 1, 0, 7, 0, 0), channels_last=True),
-    Case("channels last: images side by side", (64, 8, 14, 8), (6, 8), Window(1, 1, 3, 3, 2, 4), channels_last=True),
-    Case("weight gradient: rows of 127", (256, 24, 2, 127), (3, 9), Window(1, 1, 2, 8, 36, 4)),
-    Case(
+    ConvolutionCase("batch: one channel of two sixteens", (128, 512, 16, 16), (27, 27), same(27)),
+    ConvolutionCase("batch: planes of 24x24", (64, 512, 24, 24), (27, 27), same(27)),
+    ConvolutionCase("batch: many taps", (64, 264, 24, 24), (31, 31), same(31)),
+    ConvolutionCase("batch: planes of 14x14", (160, 264, 14, 14), (27, 27), same(27)),
+    ConvolutionCase("large: an image that fits hardly", (4, 64, 200, 200), (51, 51), same(51)),
+    ConvolutionCase("planes: narrow and high", (64, 64, 307, 21), (7, 5), Window(1, 1, 0, 4, 3, 6)),
+    ConvolutionCase(
+        "channels last: narrow and high", (16, 8, 445, 24), (4, 8), Window(1, 1, 0, 7, 0, 0), channels_last=True
+    ),
+    ConvolutionCase(
+        "channels last: images side by side", (64, 8, 14, 8), (6, 8), Window(1, 1, 3, 3, 2, 4), channels_last=True
+    ),
+    ConvolutionCase("weight gradient: rows of 127", (256, 24, 2, 127), (3, 9), Window(1, 1, 2, 8, 36, 4)),
+    ConvolutionCase(
         "weight gradient: planes of seven rows", (32, 16, 7, 7), (10, 3), Window(1, 1, 0, 0, 9, 6), channels_last=True
     ),
-    Case("weight gradient: slides", (64, 64, 112, 112), (7, 7), same(7, 2), channels_last=True),
+    ConvolutionCase("weight gradient: slides", (64, 64, 112, 112), (7, 7), same(7, 2), channels_last=True),
 )
 
 

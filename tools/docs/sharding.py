@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from torchgraft.checking.spreading import Move, Row, spread
+from torchgraft.checking.spreading import Move, ShardingRow, spread
 from torchgraft.checking.subject import find_subjects
 
 PAGE = Path(__file__).parents[2] / "docs" / "fragments" / "sharding.md"
@@ -24,7 +24,7 @@ def main() -> None:
     PAGE.write_text("\n".join(lines) + "\n")
 
 
-def _cells(row: Row) -> str:
+def _cells(row: ShardingRow) -> str:
     placed = (
         ", ".join(f"{name} {each}" for name, each in placements.items() if isinstance(each, int)) or "in parts"
         for placements in (row.arguments, row.results)

@@ -130,7 +130,7 @@ def find_folder(target: str) -> Path:
     return place if place.is_dir() else place.parent
 
 
-class Watch:
+class FileWatch:
     """One person's watch over some operators.
 
     Args:

@@ -35,7 +35,7 @@ _ERROR = re.compile(r"^[\w.]*(?:Error|Exception): ", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Library:
+class WheelLibrary:
     """A compiled library in a wheel.
 
     Attributes:
@@ -63,7 +63,7 @@ class Wheel:
 
     path: Path
     size: int
-    libraries: tuple[Library, ...]
+    libraries: tuple[WheelLibrary, ...]
     too_new: Mapping[str, Mapping[str, Sequence[str]]]
     seconds: float
 
@@ -340,10 +340,10 @@ def _repair(wheel: Path, directory: Path) -> Path:
     return next(directory.glob("*.whl"))
 
 
-def _library(path: Path, aside: Path) -> Library:
+def _library(path: Path, aside: Path) -> WheelLibrary:
     name = path.relative_to(aside).parts[1:]
     architectures = tuple(_gpus(path)) if path.name.endswith("_cuda.so") else (platform.machine(),)
-    return Library("/".join(name), path.stat().st_size, architectures)
+    return WheelLibrary("/".join(name), path.stat().st_size, architectures)
 
 
 def _gpus(library: Path) -> list[str]:

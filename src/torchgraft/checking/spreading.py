@@ -32,7 +32,7 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Row:
+class ShardingRow:
     """One letter.
 
     Attributes:
@@ -73,7 +73,7 @@ class Spread:
     reason: str
     sample: str
     devices: int
-    rows: tuple[Row, ...]
+    rows: tuple[ShardingRow, ...]
     never: dict[str, list[int]]
 
 
@@ -114,7 +114,7 @@ def spread(subject: Subject, devices: int, sample: str | None = None, dtype: tor
             if each is not None
         ]
         rows.append(
-            Row(
+            ShardingRow(
                 f"dimension {letter[3:]} of ..." if letter.startswith("...") else letter,
                 {name: each for name, each, _ in given},
                 {name: each for name, each, _ in placed},

@@ -23,7 +23,7 @@ from torchgraft.cli.shared import (
 from torchgraft.machine.figures import as_json
 
 if TYPE_CHECKING:
-    from torchgraft.checking.mutants.folders import Outcome, Place
+    from torchgraft.checking.mutants.folders import MutantPlace, Outcome
 
 STATES = ("killed", "survived", "not reached", "equivalent", "does not compile")
 _STYLES = {"-": "red", "+": "green"}
@@ -37,7 +37,7 @@ def check_mutants(
     workers: int,
     console: Console,
     json_file: Path | None,
-    place: Place | None = None,
+    place: MutantPlace | None = None,
 ) -> list[tuple[str, Outcome]]:
     """Asks which of so many mutants no sample tells from the original, and shows it while it does.
 

@@ -28,14 +28,14 @@ def watch(
     are built in another place, so your own libraries stay as they are.
     """
     expect_hypothesis()
-    from torchgraft.authoring.watch import Watch
+    from torchgraft.authoring.watch import FileWatch
     from torchgraft.checking import PROPERTIES
 
     if unknown := [name for name in properties or () if name not in PROPERTIES]:
         end_with(f"there is no property {unknown[0]!r}; `graft check --list` lists them")
     interrupt_when_told_to_end()
     try:
-        Watch(targets or ["."], device.value, properties or [], make_console()).run()
+        FileWatch(targets or ["."], device.value, properties or [], make_console()).run()
     except LookupError as mistake:
         end_with(mistake.args[0])
     except KeyboardInterrupt:

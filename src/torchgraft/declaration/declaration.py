@@ -21,7 +21,7 @@ from torchgraft.declaration.schema import (
     REQUIRED,
     Argument,
     Arrangement,
-    Result,
+    SchemaResult,
     arrange,
     by_name,
     make_complete,
@@ -72,7 +72,7 @@ class Declaration:
 
     schema: str
     arguments: tuple[Argument, ...]
-    results: tuple[Result, ...]
+    results: tuple[SchemaResult, ...]
     reference: Callable[..., Any]
     output: Callable[..., Any]
     knows_output: bool = False

@@ -57,7 +57,7 @@ class Argument(NamedTuple):
         return self.kind == "Tensor"
 
 
-class Result(NamedTuple):
+class SchemaResult(NamedTuple):
     """A result of a schema.
 
     Attributes:
@@ -73,7 +73,7 @@ class Schema(NamedTuple):
     """The arguments and results of an operator, in order."""
 
     arguments: tuple[Argument, ...]
-    results: tuple[Result, ...]
+    results: tuple[SchemaResult, ...]
 
 
 def read_schema(text: str) -> Schema:
@@ -108,7 +108,7 @@ def read_schema(text: str) -> Schema:
             raise ValueError(
                 f"{name}: {place} is {kind}, but results must be tensors or lists of tensors: return {advice}"
             )
-    results = tuple(Result(result.name or "", str(result.type) == "List[Tensor]") for result in parsed.returns)
+    results = tuple(SchemaResult(result.name or "", str(result.type) == "List[Tensor]") for result in parsed.returns)
     if sum(result.is_list for result in results) > 1:
         raise ValueError(f"{name}: at most one result can be a list of tensors, and two are: join them into one list")
     if not results and not any(argument.mutated for argument in arguments):

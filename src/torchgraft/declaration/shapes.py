@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from torchgraft.declaration.results import single
-from torchgraft.declaration.schema import Argument, Result
+from torchgraft.declaration.schema import Argument, SchemaResult
 
 _REST, _ANY = "...", "_"
 _SIZE = re.compile(r"(?:(\d+)\*)?([A-Za-z]\w*)|(\d+)")
@@ -69,7 +69,9 @@ class Shapes:
         ValueError: it does not say one shape for each tensor, or a result has a size that no argument has.
     """
 
-    def __init__(self, operator: str, text: str, arguments: Sequence[Argument], results: Sequence[Result]) -> None:
+    def __init__(
+        self, operator: str, text: str, arguments: Sequence[Argument], results: Sequence[SchemaResult]
+    ) -> None:
         self._operator, self.text = operator, text
         before, arrow, after = text.partition("->")
         tensors = [(place, argument) for place, argument in enumerate(arguments) if argument.holds_tensors]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from torchgraft.declaration.schema import Argument, Result
+from torchgraft.declaration.schema import Argument, SchemaResult
 from torchgraft.declaration.shapes import Shapes
 
 _REST, _NEVER, _ANY = "...", "_", "*"
@@ -89,7 +89,9 @@ class Sharding:
         ValueError: it does not say one term for each tensor, or what it says makes no sense.
     """
 
-    def __init__(self, operator: str, text: str, arguments: Sequence[Argument], results: Sequence[Result]) -> None:
+    def __init__(
+        self, operator: str, text: str, arguments: Sequence[Argument], results: Sequence[SchemaResult]
+    ) -> None:
         self.operator = operator
         said, _, reason = text.partition(";")
         self.text, self.reason = " ".join(said.split()), reason.strip()
@@ -149,13 +151,13 @@ class Sharding:
         return any(term.letters or term.has_rest for term in self.arguments)
 
     @classmethod
-    def of_none(cls, operator: str, arguments: Sequence[Argument], results: Sequence[Result]) -> Sharding:
+    def of_none(cls, operator: str, arguments: Sequence[Argument], results: Sequence[SchemaResult]) -> Sharding:
         """That of an operator that declares none: no tensor may be cut."""
         tensors = ", ".join(_ANY for each in arguments if each.holds_tensors)
         reason = f"none is declared; `graft shard {operator}` finds what may be"
         return cls(operator, f"{tensors} -> {', '.join(_ANY for _ in results)}; {reason}", arguments, results)
 
-    def of(self, shapes: Sequence[Sequence[Any] | None], values: Sequence[Any] = ()) -> Call:
+    def of(self, shapes: Sequence[Sequence[Any] | None], values: Sequence[Any] = ()) -> ShardedCall:
         """What it says of a call.
 
         Args:
@@ -181,10 +183,10 @@ class Sharding:
         for place, _, letter in self.numbers:
             if place < len(values) and letter in sizes:
                 sizes[letter].append(values[place])
-        return Call(self, tuple(shapes), tuple(dimensions), sizes)
+        return ShardedCall(self, tuple(shapes), tuple(dimensions), sizes)
 
 
-class Call(NamedTuple):
+class ShardedCall(NamedTuple):
     """What a Sharding says of tensors of certain sizes.
 
     Attributes:
@@ -355,7 +357,7 @@ def read_sharding(
     operator: str,
     text: str | None,
     arguments: Sequence[Argument],
-    results: Sequence[Result],
+    results: Sequence[SchemaResult],
     shapes: Shapes | None = None,
     sizes_from_data: bool = False,
     random: Sequence[str] = (),
@@ -395,7 +397,7 @@ def read_sharding(
 
 
 def why_unsharded(
-    arguments: Sequence[Argument], results: Sequence[Result], sizes_from_data: bool, random: Sequence[str]
+    arguments: Sequence[Argument], results: Sequence[SchemaResult], sizes_from_data: bool, random: Sequence[str]
 ) -> str:
     """Why DTensor cannot take an operator; empty if it can.
 

@@ -17,7 +17,7 @@ from torchgraft.kernels.fallback import Fallback, PerformanceWarning, fallbacks
 from torchgraft.machine.environment import Environment, describe_environment
 
 
-class Watch(Protocol):
+class TrainingWatch(Protocol):
     """Someone who is told how far a comparison is."""
 
     def training(self, run: str, progress: Progress) -> None:
@@ -92,7 +92,7 @@ class Comparison:
 
 
 def compare(
-    experiment: Experiment, device: torch.device, watch: Watch, epochs: int | None = None, seed: int = 0
+    experiment: Experiment, device: torch.device, watch: TrainingWatch, epochs: int | None = None, seed: int = 0
 ) -> Comparison:
     """Trains both networks of an experiment, and times a step of each.
 

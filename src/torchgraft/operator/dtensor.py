@@ -19,7 +19,16 @@ import torch
 
 from torchgraft._private import pytorch
 from torchgraft.declaration import Declaration
-from torchgraft.declaration.sharding import PARTIAL, REPLICATED, Call, Cut, Placement, Sharding, ShardingError, moved
+from torchgraft.declaration.sharding import (
+    PARTIAL,
+    REPLICATED,
+    Cut,
+    Placement,
+    ShardedCall,
+    Sharding,
+    ShardingError,
+    moved,
+)
 from torchgraft.kernels.fallback import PerformanceWarning
 from torchgraft.kernels.names import Names
 
@@ -163,7 +172,9 @@ def _bytes(spec: Any) -> int:
     return math.prod(meta.shape) * int(meta.dtype.itemsize)
 
 
-def _cheapest(call: Call, here: Sequence[Any], mesh: Sequence[int], ranks: Sequence[int], sizes: Sequence[int]) -> Cut:
+def _cheapest(
+    call: ShardedCall, here: Sequence[Any], mesh: Sequence[int], ranks: Sequence[int], sizes: Sequence[int]
+) -> Cut:
     """Of the allowed ways to spread a call, that which moves the fewest bytes; as the tensors lie, if that is one."""
     cuts = list(call.cuts(mesh, ranks))
     for cut in cuts:

@@ -12,7 +12,7 @@ from torchgraft.operator import Operator
 from torchgraft.sampling import Drawn
 
 
-class Place(NamedTuple):
+class SizePlace(NamedTuple):
     """The place of a size: an argument, its dimension (None if it is itself a size), and its number in a list."""
 
     argument: int
@@ -25,7 +25,7 @@ def size_arguments(operator: Operator) -> list[int]:
     return [place for place, argument in enumerate(operator.declaration.arguments) if argument.kind == "SymInt"]
 
 
-def sizes_of(call: Call, *, numbers: bool) -> dict[Place, int]:
+def sizes_of(call: Call, *, numbers: bool) -> dict[SizePlace, int]:
     """All sizes in a call that PyTorch can leave open, which 0 and 1 are not.
 
     Args:
@@ -38,11 +38,11 @@ def sizes_of(call: Call, *, numbers: bool) -> dict[Place, int]:
         elements = list(enumerate(value)) if isinstance(value, (list, tuple)) else [(None, value)]
         for number, element in elements:
             if isinstance(element, Drawn):
-                sizes.update({Place(argument, dim, number): size for dim, size in enumerate(element.shape)})
+                sizes.update({SizePlace(argument, dim, number): size for dim, size in enumerate(element.shape)})
         if isinstance(value, (Drawn, list, tuple)):
             continue
         if argument in open_numbers:
-            sizes[Place(argument, None)] = value
+            sizes[SizePlace(argument, None)] = value
     return {place: size for place, size in sizes.items() if size > 1}
 
 
@@ -75,7 +75,7 @@ def in_other_sizes(call: Call, *, numbers: bool, apart: bool = False) -> list[Ca
     return found if all_doubled is call else [*found, all_doubled]
 
 
-def _changed(call: Call, sizes: dict[Place, int]) -> Call:
+def _changed(call: Call, sizes: dict[SizePlace, int]) -> Call:
     arguments = list(call.sample.arguments)
     for (argument, dim, number), size in sizes.items():
         value = arguments[argument]

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from torchgraft.checking.mutants.library import Library
+from torchgraft.checking.mutants.library import MutantLibrary
 from torchgraft.checking.mutants.questions import make_questions
 from torchgraft.checking.mutants.workers import STATES, Shared, Worker
 from torchgraft.checking.subject import find_subjects
@@ -32,7 +32,7 @@ from torchgraft.kernels.precision import true_precision
 def _answer(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None:
     """Forks the workers, and tells what they find."""
     subjects = find_subjects(request["targets"])
-    library = Library(request["namespace"], request["count"])
+    library = MutantLibrary(request["namespace"], request["count"])
     groups = [
         group for subject in subjects for group in make_questions(subject, request["seed"], threads=request["threads"])
     ]

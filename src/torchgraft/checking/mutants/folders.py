@@ -81,7 +81,7 @@ class Build:
 
 
 @dataclass(frozen=True)
-class Place:
+class MutantPlace:
     """The place where mutants of a folder's kernels are built and run.
 
     Attributes:
@@ -117,7 +117,7 @@ _CPU_BUILDS = {
     "any": Build(_build, _sanitizer_variables),
     "this": Build(partial(_build, native=True), _sanitizer_variables, of_clones=True),
 }
-ON_CPU = Place("cpu", ".cpp", _CPU_BUILDS)
+ON_CPU = MutantPlace("cpu", ".cpp", _CPU_BUILDS)
 
 
 @dataclass
@@ -125,7 +125,7 @@ class Folder:
     """An operator's folder, and the mutants of its kernels."""
 
     path: Path
-    place: Place
+    place: MutantPlace
     operators: list[Operator]
     sources: dict[str, bytes] = field(init=False)
     mutants: list[Mutant] = field(init=False)
@@ -278,7 +278,7 @@ def _write_if_new(path: Path, content: bytes) -> None:
         path.write_bytes(content)
 
 
-def find_folders(operators: Sequence[Operator], place: Place = ON_CPU) -> list[Folder]:
+def find_folders(operators: Sequence[Operator], place: MutantPlace = ON_CPU) -> list[Folder]:
     """Finds the folders of operators, each with all operators that it declares.
 
     Args:

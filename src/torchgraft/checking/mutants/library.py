@@ -31,7 +31,7 @@ _TOLD_APART = 77
 ORIGINAL = -1
 
 
-class Library:
+class MutantLibrary:
     """The library that holds the mutants."""
 
     def __init__(self, namespace: str, mutants: int) -> None:
@@ -139,7 +139,7 @@ class Asked:
     questions: Sequence[Question]
     _at: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 4))
 
-    def fork(self, library: Library) -> int:
+    def fork(self, library: MutantLibrary) -> int:
         """The process, which ends at the first question that tells the mutant from the original."""
         if (child := os.fork()) == 0:
             _run(self.mutant, self.questions, self._at, library.choose)

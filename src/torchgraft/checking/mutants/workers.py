@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from torchgraft.checking.mutants.library import Asked, Library, how_it_ended
+from torchgraft.checking.mutants.library import Asked, MutantLibrary, how_it_ended
 from torchgraft.checking.mutants.questions import Question
 
 # The states of a mutant; of what several workers found, the first of these counts.
@@ -43,7 +43,7 @@ class Worker:
 
     number: int
     count: int
-    library: Library
+    library: MutantLibrary
     shared: Shared
     tell: Callable[[dict[str, Any]], None]
     listed: frozenset[int] = frozenset()

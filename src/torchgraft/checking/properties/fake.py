@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
-from torchgraft.checking.helpers.other_sizes import Place, in_other_sizes, size_arguments, sizes_of
+from torchgraft.checking.helpers.other_sizes import SizePlace, in_other_sizes, size_arguments, sizes_of
 from torchgraft.checking.property import COMPILER, Property
 from torchgraft.checking.tensors.arguments import each_tensor, tensors_of
 from torchgraft.checking.tensors.compare import Mismatch, expect, expect_same
@@ -124,7 +124,7 @@ class _Traced:
 
         # Not duck-shaped: sizes that are equal by chance have symbols of their own.
         self.shapes = ShapeEnv(duck_shape=False)
-        self.symbols: dict[Place, Any] = {}
+        self.symbols: dict[SizePlace, Any] = {}
         self.sizes = sizes_of(call, numbers=True)
         mode = FakeTensorMode(shape_env=self.shapes)
         arguments = list(call.arguments)
@@ -137,10 +137,10 @@ class _Traced:
                     if isinstance(each, Tensor):
                         named = ConstantSource(f"{call.declaration.arguments[number].name}_{place}")
                         value[place] = self._faked(mode, each, named, number, place)
-            elif number in size_arguments(call.operator) and Place(number, None) in self.sizes:
+            elif number in size_arguments(call.operator) and SizePlace(number, None) in self.sizes:
                 symbol = self.shapes.create_unspecified_symbol(value, source, DimDynamic.DYNAMIC)
                 arguments[number] = self.shapes.create_symintnode(symbol, hint=value, source=source)
-                self.symbols[Place(number, None)] = symbol
+                self.symbols[SizePlace(number, None)] = symbol
         try:
             with mode:
                 self.results = tensors_of([call.operator.raw(*arguments)])
@@ -156,11 +156,11 @@ class _Traced:
         context: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * tensor.dim())
         faked = mode.from_tensor(tensor, source=source, symbolic_context=context)
         for dim, size in enumerate(faked.shape):
-            if Place(argument, dim, element) in self.sizes:
-                self.symbols[Place(argument, dim, element)] = size.node.expr
+            if SizePlace(argument, dim, element) in self.sizes:
+                self.symbols[SizePlace(argument, dim, element)] = size.node.expr
         return faked
 
-    def constants(self) -> dict[Place, int]:
+    def constants(self) -> dict[SizePlace, int]:
         """The sizes that tracing has fixed."""
         now = {place: self.shapes.simplify(symbol) for place, symbol in self.symbols.items()}
         return {place: int(expression) for place, expression in now.items() if expression.is_number}

@@ -10,7 +10,7 @@ from torchgraft.demo.experiment import BOTH_LAYOUTS, Experiment, Network
 from torchgraft.nn.grafting import graft, graft_report
 
 
-class Block(nn.Module):
+class ConvNeXtBlock(nn.Module):
     """A residual block: a depthwise 7x7 mixes pixels, two 1x1 mix channels.
 
     Args:
@@ -55,7 +55,7 @@ class SmallConvNeXt(nn.Sequential):
         channels = in_channels
         for width, depth in zip(widths, depths, strict=True):
             layers += [nn.Conv2d(channels, width, 2, stride=2), nn.GroupNorm(1, width)]
-            layers += [Block(width) for _ in range(depth)]
+            layers += [ConvNeXtBlock(width) for _ in range(depth)]
             channels = width
         super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
 

@@ -24,7 +24,7 @@ class SampledShift(Shift):
         return F.grid_sample(input.transpose(0, 1), grid, align_corners=False).transpose(0, 1)
 
 
-class Block(nn.Module):
+class ShiftBlock(nn.Module):
     """A residual block: a shift between two 1x1 convolutions.
 
     Args:
@@ -74,7 +74,7 @@ class ShiftNetwork(nn.Sequential):
         super().__init__(
             nn.PixelUnshuffle(4),
             nn.Conv2d(16 * in_channels, width, 1),
-            *(Block(width, shift) for _ in range(depth)),
+            *(ShiftBlock(width, shift) for _ in range(depth)),
             nn.GroupNorm(1, width),
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),

@@ -9,23 +9,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchgraft.operators.depthwise_conv2d.case import Case, same
+from torchgraft.operators.depthwise_conv2d.case import ConvolutionCase, same
 from torchgraft.operators.depthwise_conv2d.reference import depthwise_conv2d
 from torchgraft.operators.depthwise_conv2d.window import Window
 from torchgraft.operators.shared import empty_images
 from torchgraft.sampling import Benchmark, Budget, Distribution, Large, Sample, log_uniform, rounded
 
 
-def _case(network: str, batch: int, channels: int, size: int, kernel: int, stride: int = 1) -> Case:
+def _case(network: str, batch: int, channels: int, size: int, kernel: int, stride: int = 1) -> ConvolutionCase:
     name = f"{batch},{channels},{size}x{size},k{kernel}" + (f",s{stride}" if stride > 1 else "")
-    return Case(f"{name} {network}", (batch, channels, size, size), (kernel, kernel), same(kernel, stride))
+    return ConvolutionCase(f"{name} {network}", (batch, channels, size, size), (kernel, kernel), same(kernel, stride))
 
 
-def _dilated(batch: int, channels: int, size: int, kernel: int) -> Case:
+def _dilated(batch: int, channels: int, size: int, kernel: int) -> ConvolutionCase:
     padding = kernel - 1
     window = Window(1, 1, padding, padding, padding, padding, 2, 2)
     name = f"{batch},{channels},{size}x{size},k{kernel} dilation 2"
-    return Case(name, (batch, channels, size, size), (kernel, kernel), window)
+    return ConvolutionCase(name, (batch, channels, size, size), (kernel, kernel), window)
 
 
 # As they stand in networks, at the batch at which each kind of device trains.
@@ -57,19 +57,19 @@ _AWKWARD = (
     _case("one image", 1, 768, 7, 7),
     _case("odd sizes", 3, 37, 29, 5),
     _case("few channels", 16, 3, 64, 3),
-    Case("8,64,28x28,k5x3 multiplier 2", (8, 64, 28, 28), (5, 3), Window(1, 1, 2, 1, 2, 1), multiplier=2),
-    Case("8,64,28x28,k3 dilation 2", (8, 64, 28, 28), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2)),
+    ConvolutionCase("8,64,28x28,k5x3 multiplier 2", (8, 64, 28, 28), (5, 3), Window(1, 1, 2, 1, 2, 1), multiplier=2),
+    ConvolutionCase("8,64,28x28,k3 dilation 2", (8, 64, 28, 28), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2)),
 )
 # What no kernel was tuned to.
 _SWEEP = (
-    Case("1,97,56x56,k7", (1, 97, 56, 56), (7, 7), same(7)),
-    Case("2,61,113x113,k5", (2, 61, 113, 113), (5, 5), same(5)),
-    Case("3,64,200x37,k3", (3, 64, 200, 37), (3, 3), same(3)),
-    Case("3,128,200x37,k5,s2", (3, 128, 200, 37), (5, 5), same(5, 2)),
-    Case("4,96,56x56,k3 dilation 2", (4, 96, 56, 56), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2)),
-    Case("4,96,56x56,k5 dilation 4", (4, 96, 56, 56), (5, 5), Window(1, 1, 8, 8, 8, 8, 4, 4)),
-    Case("4,64,56x56,k51x5", (4, 64, 56, 56), (51, 5), Window(1, 1, 25, 2, 25, 2)),
-    Case("4,96,56x56,k3 multiplier 2", (4, 96, 56, 56), (3, 3), same(3), multiplier=2),
+    ConvolutionCase("1,97,56x56,k7", (1, 97, 56, 56), (7, 7), same(7)),
+    ConvolutionCase("2,61,113x113,k5", (2, 61, 113, 113), (5, 5), same(5)),
+    ConvolutionCase("3,64,200x37,k3", (3, 64, 200, 37), (3, 3), same(3)),
+    ConvolutionCase("3,128,200x37,k5,s2", (3, 128, 200, 37), (5, 5), same(5, 2)),
+    ConvolutionCase("4,96,56x56,k3 dilation 2", (4, 96, 56, 56), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2)),
+    ConvolutionCase("4,96,56x56,k5 dilation 4", (4, 96, 56, 56), (5, 5), Window(1, 1, 8, 8, 8, 8, 4, 4)),
+    ConvolutionCase("4,64,56x56,k51x5", (4, 64, 56, 56), (51, 5), Window(1, 1, 25, 2, 25, 2)),
+    ConvolutionCase("4,96,56x56,k3 multiplier 2", (4, 96, 56, 56), (3, 3), same(3), multiplier=2),
 )
 # Large kernels with a stride, as where a network halves its images, and with a dilation.
 _LARGE_STEPS = (
@@ -85,7 +85,7 @@ _LARGE_STEPS = (
     _dilated(64, 256, 28, 13),
 )
 # More elements than 32 bits count.
-_LARGEST = Case("240,96,361x361,k3 3e9 elements", (240, 96, 361, 361), (3, 3), same(3))
+_LARGEST = ConvolutionCase("240,96,361x361,k3 3e9 elements", (240, 96, 361, 361), (3, 3), same(3))
 _QUICK = {
     "128,144,56x56,k3 MobileNetV2",
     "128,96,56x56,k7 ConvNeXt",
@@ -94,7 +94,7 @@ _QUICK = {
 }
 
 
-def of(sample: Callable[[Case], Sample], large: Callable[[Sample], Large]) -> Iterator[Benchmark]:
+def of(sample: Callable[[ConvolutionCase], Sample], large: Callable[[Sample], Large]) -> Iterator[Benchmark]:
     """Every row, in both layouts, as a sample of one of the operators.
 
     Args:
@@ -137,7 +137,7 @@ def draw(random: Random, budget: Budget) -> Benchmark | None:
         return None
     name = f"{batch},{channels},{height}x{width},k{kernel}" + (f",s{stride}" if stride > 1 else "")
     name += (f",d{dilation}" if dilation > 1 else "") + (f",m{multiplier}" if multiplier > 1 else "")
-    case = Case(
+    case = ConvolutionCase(
         name + ("" if padding else ",p0"),
         (batch, channels, height, width),
         (kernel, kernel),

@@ -9,7 +9,7 @@ PLAIN = Window()
 
 
 @dataclass(frozen=True)
-class Case:
+class ConvolutionCase:
     """One convolution; a sample of each of the three operators is made of it."""
 
     name: str

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from random import Random
 
-from torchgraft.operators.depthwise_conv2d.case import PLAIN, Case
+from torchgraft.operators.depthwise_conv2d.case import PLAIN, ConvolutionCase
 from torchgraft.operators.depthwise_conv2d.window import Window
 from torchgraft.sampling import Budget, any_size, movable
 
@@ -21,7 +21,7 @@ _SIDE, _MOST_CHANNELS, _ELEMENTS_OF_CHANNEL = 300, 1024, 128
 _MOST_PADDED = 32
 
 
-def draw_any(random: Random, budget: Budget) -> Case:
+def draw_any(random: Random, budget: Budget) -> ConvolutionCase:
     """A convolution of about as many elements and products as a budget allows, around borders of all its sizes."""
     while True:
         case = _shrunk(_draw(random, budget), budget)
@@ -29,7 +29,7 @@ def draw_any(random: Random, budget: Budget) -> Case:
             return case
 
 
-def _draw_whole_planes(random: Random, budget: Budget) -> Case:
+def _draw_whole_planes(random: Random, budget: Budget) -> ConvolutionCase:
     """Of the few sizes of planes that some kernels move whole, with the kernels that those are made for."""
     side = random.choice((7, 14, 28))
     taps = random.choice((3, 5, 7))
@@ -41,7 +41,7 @@ def _draw_whole_planes(random: Random, budget: Budget) -> Case:
         kernel = before[0] + behind[0] + 1, before[1] + behind[1] + 1
     channels = any_size(random, min(_MOST_CHANNELS, max(budget.elements // (side * side), 1)), _CHANNELS)
     batch = max(budget.elements // (side * side * channels), 1)
-    return Case(
+    return ConvolutionCase(
         "drawn",
         (batch if random.random() < 0.5 else any_size(random, batch, _BATCHES), channels, side, side),
         kernel,
@@ -52,7 +52,7 @@ def _draw_whole_planes(random: Random, budget: Budget) -> Case:
     )
 
 
-def _draw(random: Random, budget: Budget) -> Case:
+def _draw(random: Random, budget: Budget) -> ConvolutionCase:
     if random.random() < 0.06:
         return _draw_whole_planes(random, budget)
     # What networks are made of, and what most kernels are made for.
@@ -70,7 +70,7 @@ def _draw(random: Random, budget: Budget) -> Case:
     window = Window(*stride, top, left, bottom, right, *dilation)
     if random.random() < 0.03:
         kernel, window = (1, 1), PLAIN
-    return Case(
+    return ConvolutionCase(
         "drawn",
         (0 if random.random() < 0.01 else batch, channels, height, width),
         kernel,
@@ -146,7 +146,7 @@ def _draw_padding(random: Random, size: int, kernel: int, dilation: int) -> tupl
     return before, behind + max(missing, 0)
 
 
-def _shrunk(case: Case, budget: Budget) -> Case | None:
+def _shrunk(case: ConvolutionCase, budget: Budget) -> ConvolutionCase | None:
     """The same with fewer images and channels, so that a budget has room for it; None where it has for no such one."""
     batch, channels, height, width = case.input
     output = case.window.output_size(height, width, *case.kernel)

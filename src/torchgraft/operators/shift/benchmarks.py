@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchgraft.operators.shift.case import Case
+from torchgraft.operators.shift.case import ShiftCase
 from torchgraft.sampling import Benchmark, Budget, Distribution, Sample, log_uniform, rounded
 
 # Learnt offsets, as far as they begin apart; no two neighbours alike, and none whole: there the derivative jumps, and a
@@ -17,9 +17,9 @@ _X = tuple((37 * i % 41 - 20.5) / 20.3 for i in range(41))
 _Y = tuple((29 * i % 61 - 30.5) / 10.1 for i in range(61))
 
 
-def _case(network: str, batch: int, channels: int, height: int, width: int, stride: int = 1) -> Case:
+def _case(network: str, batch: int, channels: int, height: int, width: int, stride: int = 1) -> ShiftCase:
     name = f"{batch},{channels},{height}x{width}" + (f",s{stride}" if stride > 1 else "")
-    return Case(f"{name} {network}", (batch, channels, height, width), stride, _X, _Y)
+    return ShiftCase(f"{name} {network}", (batch, channels, height, width), stride, _X, _Y)
 
 
 _AT_REST = replace(_case("Shift-GCN, x at rest", 128, 64, 300, 25), x=(1e-8, -1e-8))
@@ -49,7 +49,7 @@ _AWKWARD = (
 _QUICK = {"128,64,300x25 Shift-GCN", "1,64,75x25 one skeleton", "128,128,300x25,s2 Shift-GCN"}
 
 
-def of(sample: Callable[[Case], Sample]) -> Iterator[Benchmark]:
+def of(sample: Callable[[ShiftCase], Sample]) -> Iterator[Benchmark]:
     """Every row, in both layouts, as a sample of one of the operators that `sample` makes of a case."""
     for suite, cases, devices in (
         ("networks", _ON_GPU, ("cuda",)),
@@ -78,7 +78,7 @@ def draw(random: Random, budget: Budget) -> Benchmark | None:
     if height < stride or 2 * batch * channels * height * width > budget.elements:
         return None
     name = f"{batch},{channels},{height}x{width}" + (f",s{stride}" if stride > 1 else "") + f",reach {reach:.1f}"
-    return Benchmark(Case(name, shape, stride, x, y, channels_last=random.random() < 0.5).forward(), "drawn")
+    return Benchmark(ShiftCase(name, shape, stride, x, y, channels_last=random.random() < 0.5).forward(), "drawn")
 
 
 NETWORKS = Distribution(draw, "grid_sample")

@@ -8,7 +8,7 @@ Values = tuple[float, ...]
 
 
 @dataclass(frozen=True)
-class Case:
+class ShiftCase:
     """One shift; a sample of each of the four operators is made of it.
 
     Attributes:

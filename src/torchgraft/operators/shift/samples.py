@@ -7,7 +7,7 @@ from typing import Any
 
 from torchgraft.nn import Shift
 from torchgraft.operators.shift import benchmarks, reference
-from torchgraft.operators.shift.case import Case
+from torchgraft.operators.shift.case import ShiftCase
 from torchgraft.sampling import Budget, Drawn, Large, ModuleSample, Sample, Samples, any_size
 
 _NOT_FINITE = (float("nan"), float("inf"), float("-inf"))
@@ -15,72 +15,72 @@ _NOT_FINITE = (float("nan"), float("inf"), float("-inf"))
 _HUGE = (60000.0, -60000.0, 30000.5, -30000.5)
 
 _CASES = (
-    Case("as in Shift-GCN", (2, 5, 9, 7), x=(1e-8, -1e-8), y=(-2.7, 0.4, 2.1, -0.3, 1.6)),
-    Case("as in Shift-GCN, stride 2", (2, 4, 9, 5), 2, x=(1e-8, -1e-8), y=(-2.2, 0.9, 2.6, -0.1)),
-    Case("x and y", (2, 3, 8, 6), x=(0.3, -1.4, 2.6), y=(-0.6, 1.2, -2.3)),
-    Case("stride 2", (2, 3, 8, 6), 2, x=(0.3, -1.4, 2.6), y=(-0.6, 1.2, -2.3)),
-    Case("stride 3", (2, 3, 11, 5), 3, x=(0.3, -1.4, 2.6), y=(-0.6, 1.2, -2.3)),
-    Case("stride 4 and an odd rest", (1, 3, 15, 4), 4, x=(0.3, -1.4, 0.6), y=(-4.6, 1.2, 3.3)),
-    Case("one row of results", (2, 3, 5, 4), 5),
+    ShiftCase("as in Shift-GCN", (2, 5, 9, 7), x=(1e-8, -1e-8), y=(-2.7, 0.4, 2.1, -0.3, 1.6)),
+    ShiftCase("as in Shift-GCN, stride 2", (2, 4, 9, 5), 2, x=(1e-8, -1e-8), y=(-2.2, 0.9, 2.6, -0.1)),
+    ShiftCase("x and y", (2, 3, 8, 6), x=(0.3, -1.4, 2.6), y=(-0.6, 1.2, -2.3)),
+    ShiftCase("stride 2", (2, 3, 8, 6), 2, x=(0.3, -1.4, 2.6), y=(-0.6, 1.2, -2.3)),
+    ShiftCase("stride 3", (2, 3, 11, 5), 3, x=(0.3, -1.4, 2.6), y=(-0.6, 1.2, -2.3)),
+    ShiftCase("stride 4 and an odd rest", (1, 3, 15, 4), 4, x=(0.3, -1.4, 0.6), y=(-4.6, 1.2, 3.3)),
+    ShiftCase("one row of results", (2, 3, 5, 4), 5),
     # Larger than what is exported, as PyTorch takes a program with an empty result for one of such sizes alone.
-    Case("no row of results", (2, 9, 9, 6), 11),
+    ShiftCase("no row of results", (2, 9, 9, 6), 11),
     # Larger than what is differentiated numerically, as there is a kink.
-    Case("whole offsets", (2, 8, 7, 6), x=(0.0, 1.0, -1.0, 2.0), y=(0.0, -2.0, 3.0, 0.0, 1.0)),
-    Case("whole along x alone", (2, 8, 7, 6), 2, x=(0.0, 1.0, -1.0), y=(0.3, -2.6, 1.7)),
-    Case("whole along y alone", (2, 8, 7, 6), x=(0.3, -2.6, 1.7), y=(0.0, 1.0, -1.0)),
-    Case("a whole offset short of nothing", (2, 8, 7, 6), x=(-1e-9, 1e-9), y=(1e-9, -1e-9, -1e-30)),
-    Case("huge offsets", (1, 4, 5, 4), x=_HUGE, y=(0.2, -0.3, *_HUGE)),
-    Case("huge along y", (1, 4, 5, 4), x=(0.4,), y=_HUGE),
-    Case("farther than 2**62", (1, 4, 5, 4), x=(5e18, -5e18, 4e18, -4e18), y=(0.3, -4e18, 5e18, -5e18)),
-    Case("half in at the right and below", (1, 4, 5, 4), x=(3.5, 0.5, 2.5), y=(0.5, 4.5, 3.5)),
-    Case("half in at the left and above", (1, 4, 5, 4), x=(-4.5, -0.5, -3.5), y=(-0.5, -5.5, -4.5)),
-    Case("just out on every side", (1, 4, 5, 4), x=(4.2, -5.3, 0.1, 0.2), y=(0.1, 0.3, 5.2, -6.4)),
-    Case("one pixel", (3, 4, 1, 1)),
-    Case("one row", (2, 3, 1, 9)),
-    Case("one column", (2, 3, 9, 1)),
-    Case("one column, stride 2", (2, 3, 9, 1), 2),
-    Case("one channel", (2, 1, 6, 7)),
-    Case("empty batch", (0, 3, 6, 7)),
-    Case("no rows", (2, 3, 0, 5)),
-    Case("no columns", (2, 3, 5, 0)),
-    Case("no channels", (2, 0, 5, 4)),
-    Case("vector channels", (1, 48, 6, 5)),
-    Case("vector channels, stride 2", (1, 64, 9, 3), 2),
-    Case("a channel more than a vector", (2, 33, 7, 5)),
-    Case("prime sizes", (3, 13, 17, 19), x=(0.3, -1.4, 2.6), y=(-3.6, 4.2, -6.3, 0.1)),
-    Case("prime sizes, stride 3", (3, 13, 17, 19), 3, x=(0.3, -1.4, 2.6), y=(-3.6, 4.2, -6.3, 0.1)),
-    Case("a skeleton's planes", (2, 3, 300, 25), x=(1.4, -0.3, 0.0), y=(-2.7, 12.4, 0.0)),
-    Case("a skeleton's planes, stride 2", (1, 3, 300, 25), 2, x=(1.4, -0.3, 0.0), y=(-2.7, 12.4, 0.0)),
-    Case("far along y", (1, 40, 120, 20), x=(0.7,), y=(-100.5, 90.2, 0.3)),
-    Case("far along y, stride 2", (1, 40, 120, 5), 2, x=(0.7,), y=(-100.5, 90.2, 0.3)),
-    Case("one row more than a tile of float", (1, 2, 81, 50)),
-    Case("a tile of float", (1, 2, 80, 50)),
-    Case("one row more than a tile of half", (2, 2, 163, 51), 2),
-    Case("a row longer than half a block of threads", (1, 2, 5, 301), x=(0.3, -1.4), y=(-0.6, 1.2)),
-    Case("a row of narrow pixels", (1, 40, 5, 90), x=(0.3, -1.4, 7.6), y=(-0.6, 1.2, 2.3)),
-    Case("a stride that no step divides", (1, 3, 40, 25), 13, x=(0.3, -1.4), y=(-0.6, 1.2, 9.3)),
-    Case("a row longer than a tile", (1, 2, 3, 5003), x=(0.3, -4100.6), y=(0.4, -0.7)),
-    Case("a row longer than a tile, stride 2", (1, 3, 5, 5003), 2, x=(0.3, 2100.6), y=(0.4, -0.7)),
-    Case("more rows longer than a tile than scratch holds", (1, 2, 20, 515), x=(0.3, -1.4), y=(0.4, -0.7)),
-    Case("more channels than rows of them stay in cache", (1, 17, 4, 1100), x=(0.3, -1.4, 2.6), y=(-2.6, 1.2)),
+    ShiftCase("whole offsets", (2, 8, 7, 6), x=(0.0, 1.0, -1.0, 2.0), y=(0.0, -2.0, 3.0, 0.0, 1.0)),
+    ShiftCase("whole along x alone", (2, 8, 7, 6), 2, x=(0.0, 1.0, -1.0), y=(0.3, -2.6, 1.7)),
+    ShiftCase("whole along y alone", (2, 8, 7, 6), x=(0.3, -2.6, 1.7), y=(0.0, 1.0, -1.0)),
+    ShiftCase("a whole offset short of nothing", (2, 8, 7, 6), x=(-1e-9, 1e-9), y=(1e-9, -1e-9, -1e-30)),
+    ShiftCase("huge offsets", (1, 4, 5, 4), x=_HUGE, y=(0.2, -0.3, *_HUGE)),
+    ShiftCase("huge along y", (1, 4, 5, 4), x=(0.4,), y=_HUGE),
+    ShiftCase("farther than 2**62", (1, 4, 5, 4), x=(5e18, -5e18, 4e18, -4e18), y=(0.3, -4e18, 5e18, -5e18)),
+    ShiftCase("half in at the right and below", (1, 4, 5, 4), x=(3.5, 0.5, 2.5), y=(0.5, 4.5, 3.5)),
+    ShiftCase("half in at the left and above", (1, 4, 5, 4), x=(-4.5, -0.5, -3.5), y=(-0.5, -5.5, -4.5)),
+    ShiftCase("just out on every side", (1, 4, 5, 4), x=(4.2, -5.3, 0.1, 0.2), y=(0.1, 0.3, 5.2, -6.4)),
+    ShiftCase("one pixel", (3, 4, 1, 1)),
+    ShiftCase("one row", (2, 3, 1, 9)),
+    ShiftCase("one column", (2, 3, 9, 1)),
+    ShiftCase("one column, stride 2", (2, 3, 9, 1), 2),
+    ShiftCase("one channel", (2, 1, 6, 7)),
+    ShiftCase("empty batch", (0, 3, 6, 7)),
+    ShiftCase("no rows", (2, 3, 0, 5)),
+    ShiftCase("no columns", (2, 3, 5, 0)),
+    ShiftCase("no channels", (2, 0, 5, 4)),
+    ShiftCase("vector channels", (1, 48, 6, 5)),
+    ShiftCase("vector channels, stride 2", (1, 64, 9, 3), 2),
+    ShiftCase("a channel more than a vector", (2, 33, 7, 5)),
+    ShiftCase("prime sizes", (3, 13, 17, 19), x=(0.3, -1.4, 2.6), y=(-3.6, 4.2, -6.3, 0.1)),
+    ShiftCase("prime sizes, stride 3", (3, 13, 17, 19), 3, x=(0.3, -1.4, 2.6), y=(-3.6, 4.2, -6.3, 0.1)),
+    ShiftCase("a skeleton's planes", (2, 3, 300, 25), x=(1.4, -0.3, 0.0), y=(-2.7, 12.4, 0.0)),
+    ShiftCase("a skeleton's planes, stride 2", (1, 3, 300, 25), 2, x=(1.4, -0.3, 0.0), y=(-2.7, 12.4, 0.0)),
+    ShiftCase("far along y", (1, 40, 120, 20), x=(0.7,), y=(-100.5, 90.2, 0.3)),
+    ShiftCase("far along y, stride 2", (1, 40, 120, 5), 2, x=(0.7,), y=(-100.5, 90.2, 0.3)),
+    ShiftCase("one row more than a tile of float", (1, 2, 81, 50)),
+    ShiftCase("a tile of float", (1, 2, 80, 50)),
+    ShiftCase("one row more than a tile of half", (2, 2, 163, 51), 2),
+    ShiftCase("a row longer than half a block of threads", (1, 2, 5, 301), x=(0.3, -1.4), y=(-0.6, 1.2)),
+    ShiftCase("a row of narrow pixels", (1, 40, 5, 90), x=(0.3, -1.4, 7.6), y=(-0.6, 1.2, 2.3)),
+    ShiftCase("a stride that no step divides", (1, 3, 40, 25), 13, x=(0.3, -1.4), y=(-0.6, 1.2, 9.3)),
+    ShiftCase("a row longer than a tile", (1, 2, 3, 5003), x=(0.3, -4100.6), y=(0.4, -0.7)),
+    ShiftCase("a row longer than a tile, stride 2", (1, 3, 5, 5003), 2, x=(0.3, 2100.6), y=(0.4, -0.7)),
+    ShiftCase("more rows longer than a tile than scratch holds", (1, 2, 20, 515), x=(0.3, -1.4), y=(0.4, -0.7)),
+    ShiftCase("more channels than rows of them stay in cache", (1, 17, 4, 1100), x=(0.3, -1.4, 2.6), y=(-2.6, 1.2)),
     # On CPU a thread keeps what the channels of small planes say, where each comes to it twice: here to one of four.
-    Case("small planes, two of a channel for each of four threads", (8, 3, 16, 16)),
-    Case("small planes, one of a channel for each of four threads", (4, 3, 16, 16)),
-    Case("one row more than small planes have", (8, 3, 17, 16)),
-    Case("planes that begin anywhere", (3, 3, 7, 9), x=(0.6, -1.7), y=(0.9, -0.2, 2.3)),
+    ShiftCase("small planes, two of a channel for each of four threads", (8, 3, 16, 16)),
+    ShiftCase("small planes, one of a channel for each of four threads", (4, 3, 16, 16)),
+    ShiftCase("one row more than small planes have", (8, 3, 17, 16)),
+    ShiftCase("planes that begin anywhere", (3, 3, 7, 9), x=(0.6, -1.7), y=(0.9, -0.2, 2.3)),
 )
 
 
-def _both_layouts() -> list[Case]:
+def _both_layouts() -> list[ShiftCase]:
     return [each for case in _CASES for each in (case, replace(case, name=f"{case.name}, nhwc", channels_last=True))]
 
 
-def _draw_case(random: Random) -> Case:
+def _draw_case(random: Random) -> ShiftCase:
     batch, channels, height, width = (random.randint(0, 3), *(random.randint(1, most) for most in (5, 9, 9)))
     reach = random.choice((1.0, 3.0, 12.0))
     x, y = (tuple(random.uniform(-reach, reach) for _ in range(channels)) for _ in range(2))
     channels_last = random.random() < 0.5
-    return Case("drawn", (batch, channels, height, width), random.randint(1, 4), x, y, channels_last)
+    return ShiftCase("drawn", (batch, channels, height, width), random.randint(1, 4), x, y, channels_last)
 
 
 # Columns of a thread, widths of tiles, rows of bands and rings.
@@ -88,7 +88,7 @@ _SIDES = (5, 7, 10, 15, 20, 25, 32, 50, 64, 80, 128, 163, 256, 320, 512)
 _CHANNELS = (8, 16, 32, 33, 48, 64, 128)
 
 
-def _stress_case(random: Random, budget: Budget) -> Case:
+def _stress_case(random: Random, budget: Budget) -> ShiftCase:
     # No kernel pays only for more, and PyTorch's gradients of what is gathered, the reference's, sort all of it.
     elements = budget.elements if random.random() < 0.05 else min(budget.elements, 1 << 20)
     most = elements if random.random() < 0.1 else 320
@@ -102,7 +102,7 @@ def _stress_case(random: Random, budget: Budget) -> Case:
         sizes[random.randrange(4)] = 0
     stride = random.choice((1, 1, 1, 2, 2, 3, 4, any_size(random, 16), any_size(random, height + 2)))
     x, y = (_stress_offsets(random, size, min(channels, 12)) for size in (width, height))
-    return Case("drawn", (sizes[0], sizes[1], sizes[2], sizes[3]), stride, x, y, random.random() < 0.5)
+    return ShiftCase("drawn", (sizes[0], sizes[1], sizes[2], sizes[3]), stride, x, y, random.random() < 0.5)
 
 
 def _stress_offsets(random: Random, size: int, count: int) -> tuple[float, ...]:
@@ -150,7 +150,9 @@ _MODULES = (
 
 # The last image lies beyond what 32 bits can index.
 _LARGE = tuple(
-    Case(f"more than 2**31 elements{name}", (130, 64, 512, 512), x=(0.3, -1.4), y=(-2.6, 1.2, 0.4), channels_last=last)
+    ShiftCase(
+        f"more than 2**31 elements{name}", (130, 64, 512, 512), x=(0.3, -1.4), y=(-2.6, 1.2, 0.4), channels_last=last
+    )
     for name, last in (("", False), (", nhwc", True))
 )
 
@@ -173,7 +175,7 @@ def _samples(make: Any, summed: Any, means: Any, rival: Any, **more: Any) -> Sam
 
 samples = {
     "shift": _samples(
-        Case.forward,
+        ShiftCase.forward,
         _taps_summed,
         reference.shift,
         benchmarks.grid_sample,
@@ -183,19 +185,19 @@ samples = {
         networks=benchmarks.NETWORKS,
     ),
     "shift_input_grad": _samples(
-        Case.input_grad,
+        ShiftCase.input_grad,
         _taps_summed,
         reference.shift_input_grad,
         benchmarks.grid_sample_input_grad,
         large=tuple(Large(case.input_grad()) for case in _LARGE),
     ),
     "shift_offset_grad": _samples(
-        Case.with_input,
+        ShiftCase.with_input,
         _results_summed,
         reference.shift_offset_grad,
         benchmarks.grid_sample_offset_grad,
         large=tuple(Large(case.with_input(), batched=(0, 1), combine="sum") for case in _LARGE),
     ),
     # Of many elements its results would be put together in two ways; the kernels are those of the other two.
-    "shift_grads": _samples(Case.with_input, _results_summed, reference.shift_grads, benchmarks.grid_sample_grads),
+    "shift_grads": _samples(ShiftCase.with_input, _results_summed, reference.shift_grads, benchmarks.grid_sample_grads),
 }
