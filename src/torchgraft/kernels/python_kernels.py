@@ -20,6 +20,7 @@ from torchgraft._private import pytorch
 from torchgraft._private import triton as private_triton
 from torchgraft.declaration import Declaration
 from torchgraft.declaration.autocast import no_autocast
+from torchgraft.declaration.memory import expect_own_memory
 from torchgraft.declaration.schema import by_name, tensors_in
 from torchgraft.kernels.names import Names
 
@@ -82,7 +83,9 @@ class PythonKernels:
         is_wrapped = name in self.shown_to_compilers
         # Autocast has cast what the declaration says, and would cast all else that the kernel is made of.
         with pytorch.triton_called_directly() if is_wrapped else nullcontext(), no_autocast(arguments):
-            return self.kernels[name](*arguments)
+            results = self.kernels[name](*arguments)
+        expect_own_memory(self.declaration.name, f"the kernel {name!r}", results, arguments)
+        return results
 
 
 _registered: dict[tuple[str, str], PythonKernels] = {}

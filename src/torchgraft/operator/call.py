@@ -17,6 +17,7 @@ from torchgraft._private import pytorch
 from torchgraft.declaration import FLOATING, Declaration
 from torchgraft.declaration.autocast import make_cast, no_autocast
 from torchgraft.declaration.bad_arguments import explain_kinds
+from torchgraft.declaration.memory import with_own_memory, without_views
 from torchgraft.declaration.results import nested, single
 from torchgraft.kernels import measured_choice
 from torchgraft.kernels.fallback import note
@@ -117,7 +118,8 @@ def _make_compiled_call(names: Names, autograd: Autograd, identity: str) -> _Cal
     """Builds the function for calls that TorchDynamo or torch.export traces."""
     declaration, raw, call_public = names.declaration, names.raw, names.call_public
     visible, reference, functional = declaration.visible, _make_reference_call(declaration), autograd.functional
-    by_compiler, partial = declaration.compile == "reference", _partly_supported(declaration)
+    by_compiler, by_pytorch = declaration.compile == "reference", declaration.is_of_pytorch
+    partial = _partly_supported(declaration)
     first_of, missing_dtype = _first_of(declaration), _make_missing_dtype_call(declaration)
     explain, apply = _make_explain_kinds(declaration), _make_apply(declaration)
     not_differentiable, gradient_by_reference = bool(declaration.not_differentiable), is_of_reference(declaration)
@@ -133,7 +135,7 @@ def _make_compiled_call(names: Names, autograd: Autograd, identity: str) -> _Cal
         # The declaration says compile='reference'.
         if by_compiler:
             explain(arguments)
-            return reference(arguments)
+            return reference(arguments) if by_pytorch else without_views(reference(arguments), arguments)
         # The device has kernels for some dtypes only, and this is another one. An exported program runs on any device.
         if partial and not is_exporting():
             first = first_of(arguments)
@@ -142,7 +144,7 @@ def _make_compiled_call(names: Names, autograd: Autograd, identity: str) -> _Cal
         # A torch.func transform or forward mode is active: compile(grad(f)) through a Function gives zero gradients
         # without a word.
         if transform_active():
-            return reference(arguments)
+            return without_views(reference(arguments), arguments)
 
         needs_grad = False
         if is_grad_enabled():
@@ -161,7 +163,7 @@ def _make_compiled_call(names: Names, autograd: Autograd, identity: str) -> _Cal
         # Saved-tensor hooks are active, and the gradient differentiates the reference: TorchDynamo cannot trace
         # torch.func there, and would leave such hooks forbidden.
         if gradient_by_reference and has_saved_tensor_hooks():
-            return reference(arguments)
+            return without_views(reference(arguments), arguments)
         # Otherwise.
         return apply(functional, arguments)
 
@@ -178,10 +180,10 @@ def _make_transformed_call(names: Names, autograd: Autograd) -> _Call:
     def call(arguments: Sequence[Any]) -> Any:
         if not has_gradient:
             note(declaration, arguments, "it has no gradient formula, and torch.func needs one")
-            return reference(arguments)
+            return with_own_memory(reference(arguments), arguments)
         if forward_mode_active():
             note(declaration, arguments, "kernels do not carry forward-mode tangents")
-            return reference(arguments)
+            return with_own_memory(reference(arguments), arguments)
         return apply(functional, arguments)
 
     return call
@@ -228,11 +230,13 @@ def _make_missing_dtype_call(declaration: Declaration) -> _Call:
         _first_of(declaration),
         _make_explain_kinds(declaration),
     )
+    is_compiling = torch.compiler.is_compiling
 
     def call(arguments: Sequence[Any]) -> Any:
         explain(arguments)
         note(declaration, arguments, f"no kernel for this dtype on {first_of(arguments).device.type}")
-        return reference(arguments)
+        results = reference(arguments)
+        return without_views(results, arguments) if is_compiling() else with_own_memory(results, arguments)
 
     return call
 

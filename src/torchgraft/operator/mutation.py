@@ -14,6 +14,7 @@ import torch
 
 from torchgraft._private import pytorch
 from torchgraft.declaration import Declaration
+from torchgraft.declaration.memory import with_own_memory
 from torchgraft.declaration.results import as_tuple, nested, single
 from torchgraft.declaration.schema import Argument, tensors_in
 from torchgraft.kernels.fallback import note
@@ -38,6 +39,8 @@ def answer_by_reference(operator: Declaration, arguments: Sequence[Any]) -> Any:
             f"{operator.name}: its reference must return {len(mutated)} new values and {len(operator.lists)} results,"
             f" got {len(values)} values"
         )
+    # A value may be an argument, or a view of one, that is written to before the value is read.
+    values = with_own_memory(values, [old for _, old in mutated])
     for (_, old), new in zip(mutated, values, strict=False):
         for to, value in zip(tensors_in([old]), tensors_in([new]), strict=True):
             to.detach().copy_(value.detach())

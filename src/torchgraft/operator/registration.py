@@ -14,6 +14,7 @@ from torchgraft._private import pytorch
 from torchgraft.declaration import Declaration
 from torchgraft.declaration.autocast import AUTOCAST_KEYS, make_cast, no_autocast
 from torchgraft.declaration.bad_arguments import explain_devices
+from torchgraft.declaration.memory import expect_own_memory
 from torchgraft.declaration.results import as_tuple, nested, single
 from torchgraft.declaration.schema import by_name, tensors_in
 from torchgraft.kernels.fallback import IN_A_LOOP, note
@@ -133,40 +134,12 @@ def _make_results(operator: Declaration, arguments: Sequence[Any]) -> Any:
 
     Raises:
         TypeError: they are not those of the schema.
-        ValueError: two of them share memory, one shares it with an argument, or elements of one do: what is written to
-            one would be written over the other.
+        ValueError: a result has no memory of its own.
     """
     results = operator.output(*arguments)
     _expect_results(operator, results)
-    others = list(tensors_in(arguments))
-    for number, result in enumerate(tensors_in(as_tuple(results))):
-        if any(pytorch.share_memory(result, other) for other in others):
-            raise ValueError(
-                f"{operator.name}: result {number} of output shares memory with another result or with an argument:"
-                " output must return a new tensor for each result, as torch.empty_like makes one"
-            )
-        # Sizes that a compiler does not know are not asked: it would compile for each of them.
-        known = [pair for pair in zip(result.shape, result.stride(), strict=True) if all(type(n) is int for n in pair)]
-        if _overlap(known):
-            raise ValueError(
-                f"{operator.name}: elements of result {number} of output share memory, as expand() does it: output"
-                " must return a tensor of its own memory for each result, as torch.empty_like makes one"
-            )
-        others.append(result)
+    expect_own_memory(operator.name, "output", results, arguments)
     return results
-
-
-def _overlap(sizes_and_strides: Sequence[tuple[int, int]]) -> bool:
-    """Whether elements of a tensor of these sizes and strides may lie at one place; for layouts that PyTorch makes."""
-    if not all(size for size, _ in sizes_and_strides):
-        return False
-    reached = 0
-    for size, step in sorted(sizes_and_strides, key=lambda pair: pair[1]):
-        if size > 1:
-            if step <= reached:
-                return True
-            reached += (size - 1) * step
-    return False
 
 
 def _expect_results(operator: Declaration, results: Any) -> None:
@@ -196,6 +169,11 @@ def _filled_in(operator: Declaration, empty: Any, results: Any) -> Any:
             raise ValueError(
                 f"{operator.name}: result {number} of output is {tuple(to.shape)} in {to.dtype}, that of the reference"
                 f" {tuple(value.shape)} in {value.dtype}: output must say what the reference gives"
+            )
+        if to.device != value.device:
+            raise ValueError(
+                f"{operator.name}: result {number} of output is on {to.device}, that of the reference on"
+                f" {value.device}: output must say where the reference's result lies"
             )
         to.copy_(value)
     return empty

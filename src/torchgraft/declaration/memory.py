@@ -1,0 +1,100 @@
+"""Results have memory of their own: what is written to one is read nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from torchgraft._private import pytorch
+from torchgraft.declaration.results import as_tuple
+from torchgraft.declaration.schema import tensors_in
+
+
+def expect_own_memory(operator: str, source: str, results: Any, arguments: Sequence[Any]) -> None:
+    """Raises ValueError if compiled code could not tell results from other tensors, or from other values.
+
+    Compilers use memory again as soon as nothing reads it, and do not see that a result lies there. A tensor with a
+    conjugate or negative bit, or one that needs a gradient, is more than its sizes, strides and dtype say.
+
+    Args:
+        operator: its name, for the message.
+        source: what returned the results, for the message: 'output', or a kernel.
+        results: of the operator.
+        arguments: of the call.
+    """
+    others = list(tensors_in(arguments))
+    for number, result in enumerate(tensors_in(as_tuple(results))):
+        problem = ""
+        if any(result is other or pytorch.share_memory(result, other) for other in others):
+            problem = "shares memory with another result or with an argument"
+        elif _overlaps_itself(result):
+            problem = "has elements that share memory, as those of expand()"
+        elif result.is_conj() or result.is_neg():
+            problem = "is a lazy conjugate or negative: call resolve_conj() and resolve_neg()"
+        elif result.requires_grad:
+            problem = "requires a gradient: call detach()"
+        if problem:
+            raise ValueError(
+                f"{operator}: result {number} of {source} {problem}. It must be a new tensor, as torch.empty_like makes"
+                " one"
+            )
+        others.append(result)
+
+
+def _overlaps_itself(tensor: Tensor) -> bool:
+    """Whether elements of a tensor may lie at one place; for layouts that PyTorch makes."""
+    # Sizes that a compiler does not know are not asked: it would compile for each of them.
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    known = [pair for pair in pairs if all(type(number) is int for number in pair)]
+    if not all(size for size, _ in known):
+        return False
+    reached = 0
+    for size, step in sorted(known, key=lambda pair: pair[1]):
+        if size > 1:
+            if step <= reached:
+                return True
+            reached += (size - 1) * step
+    return False
+
+
+def with_own_memory(results: Any, arguments: Sequence[Any]) -> Any:
+    """Results, each a copy if it shares memory with an argument or with a result before it.
+
+    Nobody can tell what memory the tensors of a torch.func transform have: there each result is a copy.
+    """
+    if pytorch.transform_active():
+        return tree_map_only(Tensor, Tensor.clone, results)
+    others = list(tensors_in(arguments))
+
+    def copied(result: Any) -> Any:
+        if isinstance(result, (list, tuple)):
+            return type(result)(map(copied, result))
+        if not isinstance(result, Tensor):
+            return result
+        if any(result is other or pytorch.share_memory(result, other) for other in others):
+            result = result.clone()
+        others.append(result)
+        return result
+
+    return copied(results)
+
+
+def without_views(results: Any, arguments: Sequence[Any]) -> Any:
+    """Results, each a copy if it is an argument or a view of one; for TorchDynamo, which knows no memory."""
+    bases = [each if each._base is None else each._base for each in tensors_in(arguments)]
+
+    def copied(result: Any) -> Any:
+        if isinstance(result, (list, tuple)):
+            return [copied(each) for each in result]
+        if not isinstance(result, Tensor):
+            return result
+        base = result if result._base is None else result._base
+        for each in bases:
+            if base is each:
+                return result.clone()
+        return result
+
+    return copied(results)
