@@ -285,10 +285,6 @@ def test_an_adopted_operator_offers_all_that_an_operator_does(references):
     """Properties and tools may ask any of it. Only what registers needs the rest."""
     of_registration = {
         "_library",
-        "_named_for",
-        "_names",
-        "_schemas",
-        "_taken_for_granted",
         "declaration_word",
         "identity",
     }

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from torchgraft import building, native
 from torchgraft.authoring import doctor
 from torchgraft.building import cache
+from torchgraft.building import compile as compiling
 from torchgraft.cli import app
 
 VERSIONS = Path(__file__).parent.parent / "docs/versions"
@@ -97,7 +98,7 @@ def test_a_compiler_that_is_too_old_is_told(monkeypatch):
 
 
 def test_a_cmake_that_is_too_old_is_told(monkeypatch):
-    monkeypatch.setattr(building, "version_of", lambda program: "cmake version 3.25.1")
+    monkeypatch.setattr(compiling, "version_of", lambda program: "cmake version 3.25.1")
     found = finding("cmake")
     assert (found.status, found.found) == ("absent", "too old; you need a newer one to build CUDA kernels")
     assert found.advice.endswith(

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import torchgraft
 from torchgraft import native
 from torchgraft.building import MissingToolError
+from torchgraft.building import compile as compiling
 from torchgraft.checking import without_gpu
 from torchgraft.checking.jobs import make_jobs
 from torchgraft.checking.report import left_out
@@ -416,7 +417,7 @@ def test_a_missing_tool_is_named_with_what_to_install(monkeypatch, tmp_path):
     )
     monkeypatch.setenv("CXX", "")
     monkeypatch.setenv("CUDACXX", "")
-    monkeypatch.setattr(without_gpu.building, "_which", lambda name: name)
+    monkeypatch.setattr(compiling, "_which", lambda name: name)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingToolError, match=r"there is no C\+\+ compiler: install g\+\+"):
         without_gpu.expect_tools(emulate=True, compile_cuda=False)

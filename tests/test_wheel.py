@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import torchgraft
 from test_docs import FENCED, ROOT
 from torchgraft import building, packaging
-from torchgraft.authoring import hub, new, proving, wheel
+from torchgraft.authoring import files, hub, proving, wheel
 from torchgraft.authoring.new import make_package
 from torchgraft.benchmarking.sources import Sources
 from torchgraft.building import BuildError, MissingToolError
@@ -273,7 +273,7 @@ def test_a_clone_is_installed_elsewhere_from_the_repository_it_came_from(tmp_pat
 
 
 def test_the_workflow_of_a_new_package_installs_torchgraft_from_there(tmp_path, monkeypatch):
-    monkeypatch.setattr(new, "torchgraft_requirement", lambda: "torchgraft @ git+https://example.org/t.git@0123abc")
+    monkeypatch.setattr(files, "torchgraft_requirement", lambda: "torchgraft @ git+https://example.org/t.git@0123abc")
     text = (make_package("workflow", tmp_path) / ".github/workflows/ci.yml").read_text()
     assert '      TORCHGRAFT: "torchgraft @ git+https://example.org/t.git@0123abc"\n' in text
     steps = re.findall(r"- run: (.*)", text)

@@ -5,8 +5,11 @@ from pathlib import Path as _Path
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
+# Before all that imports PyTorch.
+from torchgraft._private import torch_without_numpy as _torch_without_numpy  # noqa: F401
+
+# isort: split
 from torchgraft import native, nn
-from torchgraft._private import torch_without_numpy as _torch_without_numpy  # noqa: F401  before all that imports torch
 from torchgraft.kernels.fallback import Fallback, PerformanceWarning, fallbacks
 from torchgraft.kernels.measured_choice import choices, forget_choices, load_choices, measure_kernels, save_choices
 from torchgraft.kernels.python_kernels import wrap_triton
@@ -72,7 +75,7 @@ native.load("torchgraft", _Path(__file__).parent / "lib")
 
 
 def __getattr__(name: str) -> _Any:
-    """What is imported when it is asked for: whoever only calls operators need not wait for it."""
+    """Imports on first use whatever a caller of operators need not wait for."""
     if name in ("check", "checking"):
         checking = _importlib.import_module("torchgraft.checking")
         return checking.check if name == "check" else checking

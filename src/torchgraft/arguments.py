@@ -1,4 +1,4 @@
-"""What a function takes from its caller: each function raises, or gives the value as kernels and compilers take it.
+"""Checks of arguments: each function raises, or returns the value as kernels and compilers take it.
 
 PyTorch's dispatcher takes a tensor or a NumPy float for an int, and anything for a bool. So what comes from a caller is
 looked at here first, and then means the same on every path: kernels, references and compilers.
@@ -44,7 +44,7 @@ def whole(name: str, argument: str, value: Any) -> int:
 
 
 def positive(name: str, argument: str, value: Any) -> int:
-    """As `whole`. Raises a ValueError if the number is not above zero."""
+    """The number, as `whole` returns it. Raises a ValueError if it is not above zero."""
     found = whole(name, argument, value)
     if found <= 0:
         raise ValueError(f"{name}: {argument} must be positive, got {found}")

@@ -59,7 +59,7 @@ def order_of_dimensions(sizes: Sequence[int], strides: Sequence[int]) -> list[in
 
 
 def layout_beside(given: Tensor, channels_last: bool) -> bool | None:
-    """What an operator is told to lay a result out, when it computes it from `given`.
+    """The layout that an operator is told for a result that it computes from `given`.
 
     None where `given` lies so: the result is to be as `given`, whichever layout a compiler chooses for that later.
     Otherwise whether it is channels_last.

@@ -211,7 +211,7 @@ def kernels(namespace: str, device: str) -> dict[str, tuple[str, ...]]:
 
 
 class Signature(NamedTuple):
-    """What the C++ function of a kernel takes and returns, each in the word of a schema.
+    """The arguments and results of the C++ function of a kernel, each in the word of a schema.
 
     Attributes:
         function: its name.
@@ -225,7 +225,7 @@ class Signature(NamedTuple):
 
 
 def signatures(namespace: str, device: str) -> dict[str, Signature]:
-    """What the kernels of a loaded library take and return, by the name of their operator; empty where none is loaded.
+    """The signatures of the kernels of a loaded library, by the name of their operator; empty if none is loaded.
 
     Args:
         namespace: of the operators.
@@ -305,7 +305,7 @@ def is_refused(error: BaseException) -> bool:
 
 
 def refusal_in(namespace: str, error: BaseException) -> str:
-    """What a kernel of a namespace said with TORCHGRAFT_CHECK, if that is an error raised just now in this thread.
+    """The message of TORCHGRAFT_CHECK in a kernel of a namespace, if it is the error raised just now in this thread.
 
     Args:
         namespace: of the operators.

@@ -63,7 +63,7 @@ set(PACKAGE_VERSION "{version}")
 
 @dataclass(frozen=True)
 class _Kernels:
-    """What is to be compiled: `building.build` takes it."""
+    """The sources and options that `building.build` takes."""
 
     namespace: str
     sources: tuple[Path, ...]
@@ -73,19 +73,19 @@ class _Kernels:
 
 
 def get_requires_for_build_wheel(config_settings: Mapping[str, Any] | None = None) -> list[str]:
-    """What building a wheel needs beside the requirements of the build system."""
+    """The requirements of building a wheel, beside those of the build system."""
     oldest = {"cmake": OLDEST_CMAKE_FOR_CUDA, "ninja": ""}
     missing = [name for name, version in oldest.items() if not building.has_tool(name, oldest=version)]
     return [_HATCHLING, *(f"{name}>={oldest[name]}" if oldest[name] else name for name in missing)]
 
 
 def get_requires_for_build_sdist(config_settings: Mapping[str, Any] | None = None) -> list[str]:
-    """What building a source distribution needs beside the requirements of the build system."""
+    """The requirements of building a source distribution, beside those of the build system."""
     return [_HATCHLING]
 
 
 def get_requires_for_build_editable(config_settings: Mapping[str, Any] | None = None) -> list[str]:
-    """What an editable install needs beside the requirements of the build system."""
+    """The requirements of an editable install, beside those of the build system."""
     return [_HATCHLING]
 
 
@@ -234,7 +234,7 @@ def _package(builder: WheelBuilder) -> str:
 
 
 def _kernels(package: Path, project: Mapping[str, Any], config_settings: Mapping[str, Any]) -> _Kernels | None:
-    """What a package wants compiled; None where it has no sources."""
+    """The sources that a package wants compiled; None if it has none."""
     table = project.get("tool", {}).get("torchgraft", {})
     for name, value in table.items():
         if name not in _SETTINGS:

@@ -341,7 +341,7 @@ class ReplacedLayer(NamedTuple):
 
 @dataclass(frozen=True)
 class Samples:
-    """What an operator is checked on.
+    """The inputs on which an operator is checked and measured.
 
     Attributes:
         table: named samples, each there for a reason that its name tells: an empty tensor where the operator takes one,

@@ -198,7 +198,7 @@ def share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def callee_of(operator: Any) -> Any:
-    """What an operator overload calls when it is called, one Python frame cheaper; compilers know the overload only."""
+    """The function behind an operator overload, one Python frame cheaper; compilers know the overload only."""
     return operator._op
 
 
@@ -268,7 +268,7 @@ def has_saved_tensor_hooks() -> bool:
 
 
 def boxed_kernel_of(operator: Any, key: str) -> Any:
-    """What calls the kernel of an operator overload under a key of the dispatcher; None where it has none."""
+    """A function that calls the kernel of an operator overload under a key of the dispatcher; None if it has none."""
     kernel = kernel_of(operator.name(), key)
     if kernel is None:
         return None

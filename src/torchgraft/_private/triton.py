@@ -1,4 +1,4 @@
-"""What torchgraft leans on inside Triton's interpreter, and nothing else.
+"""The private names of Triton's interpreter that torchgraft depends on, and nothing else.
 
 The interpreter keeps bfloat16 and float8 as whole numbers. It cuts off what does not fit where a GPU rounds to the
 nearest, and takes some conversions of those whole numbers for conversions of what they stand for. Here PyTorch converts

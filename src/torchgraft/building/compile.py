@@ -140,7 +140,7 @@ def build(
 
 
 def _cuda_options(architectures: str | None, *, wanted: bool) -> dict[str, str]:
-    """What CMake is told about the CUDA library; arguments as for `build`."""
+    """The variables of CMake for the CUDA library; arguments as for `build`."""
     if not wanted:
         return {"TORCHGRAFT_CUDA": "OFF"}
     if architectures == SUPPORTED:
@@ -312,7 +312,7 @@ def version_of(compiler: str) -> str:
 
 
 def _processor() -> str:
-    """What a library for this processor alone is made for."""
+    """A word for the processor that a library for this machine alone is made for."""
     information = Path("/proc/cpuinfo")
     lines = information.read_text().splitlines() if information.is_file() else [platform.processor()]
     return "".join(line for line in lines[:40] if line.startswith(("flags", "Features", "model name")))

@@ -1,4 +1,4 @@
-"""What an author says about an operator: its schema, shapes, dtypes, sharding and autocast rule, read and checked."""
+"""An author's words about an operator, read and checked: schema, shapes, dtypes, sharding, autocast rule."""
 
 from torchgraft.declaration.declaration import Declaration, read
 from torchgraft.declaration.dtypes import FLOATING

@@ -1,4 +1,4 @@
-"""What autocast does to the arguments of an operator."""
+"""Autocast: casts the arguments of an operator by its rule."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -24,7 +24,7 @@ Cast = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 def make_cast(rule: AutocastRule, arguments: Sequence[Argument], mixed: Sequence[str]) -> Cast:
-    """What makes of an operator's arguments what autocast wants; where it is off for their device, they stay.
+    """Builds the function that casts an operator's arguments; while autocast is off for their device, they stay.
 
     Args:
         rule: 'lower' or 'promote': see `torchgraft.Operator`.

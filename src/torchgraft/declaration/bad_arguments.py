@@ -1,4 +1,4 @@
-"""What is wrong with the arguments of a call, as far as it is the same for every operator."""
+"""Errors about the arguments of a call that are the same for every operator."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -158,7 +158,7 @@ _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 
 def out_of_memory(error: Exception) -> torch.OutOfMemoryError | None:
-    """What to raise for an error of a kernel that ran out of memory; None for any other.
+    """The OutOfMemoryError for an error of a kernel that ran out of memory; None for any other error.
 
     The C interface through which kernels ask PyTorch for memory turns each exception into a RuntimeError.
     """

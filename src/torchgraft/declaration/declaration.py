@@ -35,7 +35,7 @@ Kernels = Mapping[str, Sequence[torch.dtype]] | Literal["reference"]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Declaration:
-    """What an operator is: see `torchgraft.Operator`, whose parameters these are.
+    """All that is known of an operator before PyTorch knows it; `torchgraft.Operator` describes the parameters.
 
     All functions take the arguments of the schema by position, in its order.
 

@@ -1,4 +1,4 @@
-"""What a schema says: the arguments of an operator, in words that compilers can trace, and how a call is brought to it.
+"""A schema, read: the arguments of an operator in words that compilers can trace, and how a call is brought to it.
 
 An operator's tensors may stand anywhere among its arguments, and some of them in lists. Autograd knows neither: it
 takes tensors one by one. `Arrangement` takes arguments apart for it, and puts them together again.
@@ -77,7 +77,7 @@ class Schema(NamedTuple):
 
 
 def read_schema(text: str) -> Schema:
-    """What a schema says.
+    """Reads a schema.
 
     Args:
         text: `namespace::name(Tensor input, ..., *, float eps=1e-5) -> Tensor`.
@@ -150,7 +150,7 @@ def _as_passed(kind: str, default: Any) -> Any:
 
 
 def _without(kind: Any, outer: str) -> tuple[Any, bool]:
-    """What a type holds, where it is an optional one or a list, and whether it is."""
+    """The type inside an optional type or a list, and whether there is one."""
     is_outer = kind.kind() == outer
     return (kind.getElementType() if is_outer else kind), is_outer
 
@@ -273,7 +273,7 @@ def arrange(arguments: Sequence[Argument]) -> Arrangement:
 
 
 def _taking(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """What takes the values at some places."""
+    """Builds the function that takes the values at some places."""
     return lambda values: tuple([values[place] for place in places])
 
 

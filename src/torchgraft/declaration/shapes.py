@@ -102,7 +102,7 @@ class Shapes:
 
     @property
     def result_names(self) -> list[tuple[str, ...]]:
-        """Of each result the names of its sizes in front of `...`; empty for a size that is no name alone."""
+        """The names of the sizes in front of `...`, for each result; empty for a size that is no name alone."""
         return [tuple(size.name if size.times == 1 else "" for size in shape.front) for shape in self._results]
 
     def _read(self, text: str) -> list[_Shape]:
@@ -132,7 +132,7 @@ class Shapes:
         self._bind(arguments)
 
     def make_output(self, primary: int) -> Callable[..., Any]:
-        """What gives empty results: contiguous, of the dtype and device of the argument in a place."""
+        """Builds the function that returns contiguous empty results like the argument in a place."""
 
         def output(*arguments: Any) -> Any:
             sizes, rest = self._bind(arguments)
@@ -146,7 +146,7 @@ class Shapes:
         return output
 
     def _bind(self, arguments: Sequence[Any]) -> tuple[dict[str, Any], Sequence[Any]]:
-        """What each name stands for, and `...`; raises ValueError where a tensor has other sizes than it must."""
+        """The sizes that each name and `...` stand for; raises ValueError if a tensor has other sizes than it must."""
         sizes = {name: arguments[place] for place, name in self._numbers}
         rest: Sequence[Any] | None = None
         for place, name, shape in self._tensors:
@@ -179,7 +179,7 @@ class Shapes:
     def _refusal(
         self, name: str, tensor: Tensor, shape: _Shape, sizes: dict[str, Any], rest: Sequence[Any] | None
     ) -> str:
-        """What is wrong with a tensor, by what was known before it was looked at."""
+        """The message about a tensor that does not fit what was known before it was looked at."""
         numbers = {number for _, number in self._numbers}
         said = []
         for known in dict.fromkeys(size.name for size in shape.sizes if size.name in sizes):

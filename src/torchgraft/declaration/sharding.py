@@ -152,13 +152,13 @@ class Sharding:
 
     @classmethod
     def of_none(cls, operator: str, arguments: Sequence[Argument], results: Sequence[SchemaResult]) -> Sharding:
-        """That of an operator that declares none: no tensor may be cut."""
+        """The sharding of an operator that declares none: no tensor may be cut."""
         tensors = ", ".join(_ANY for each in arguments if each.holds_tensors)
         reason = f"none is declared; `graft shard {operator}` finds what may be"
         return cls(operator, f"{tensors} -> {', '.join(_ANY for _ in results)}; {reason}", arguments, results)
 
     def of(self, shapes: Sequence[Sequence[Any] | None], values: Sequence[Any] = ()) -> ShardedCall:
-        """What it says of a call.
+        """The sharding of one call.
 
         Args:
             shapes: the sizes of each tensor argument; None for one that is None.
@@ -187,7 +187,7 @@ class Sharding:
 
 
 class ShardedCall(NamedTuple):
-    """What a Sharding says of tensors of certain sizes.
+    """A Sharding, for tensors of certain sizes.
 
     Attributes:
         sharding: of the operator.

@@ -1,1 +1,1 @@
-"""What computes a call: kernels in C++, CUDA, Python and Triton, how one is chosen, and the record of missing ones."""
+"""Kernels in C++, CUDA, Python and Triton: how they are registered and chosen, and the record of missing ones."""

@@ -28,7 +28,7 @@ class _Switch:
         self._newer, self._older = newer, older
 
     def read(self) -> tuple[str, bool | None]:
-        """What `restore` takes."""
+        """Switches as they were, for `restore`."""
         try:
             older: bool | None = self._older.allow_tf32
         except RuntimeError:
@@ -54,7 +54,7 @@ class _Switch:
 
 
 def _switches() -> tuple[_Switch, ...]:
-    """Of convolutions, of recurrent layers, and of matrix products."""
+    """The switches of convolutions, of recurrent layers, and of matrix products."""
     cudnn: Any = torch.backends.cudnn
     return _Switch(cudnn.conv, cudnn), _Switch(_recurrent, cudnn), _Switch(_matrix_products, _matrix_products)
 
@@ -115,7 +115,7 @@ def exact_reductions() -> Iterator[None]:
 
 
 def _read_reduction(name: str) -> bool | tuple[bool, bool]:
-    """What sets such a switch again. Newer versions of PyTorch permit cutting a sum into parts by a second one."""
+    """Sets such a switch again. Newer versions of PyTorch have a second one, which permits cutting a sum into parts."""
     permitted: bool = getattr(_matrix_products, name)
     return permitted if getattr(_matrix_products, name + "_split_k", True) else (permitted, False)
 

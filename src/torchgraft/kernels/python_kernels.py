@@ -71,7 +71,7 @@ class PythonKernels:
         return COMPILED if self.compiled is not None else next(iter(self.kernels))
 
     def call(self, *arguments: Any) -> Any:
-        """What PyTorch calls for the kind of device.
+        """Runs the kernel that is chosen; PyTorch calls it for the kind of device.
 
         Compiled kernels check what protects memory; those in Python need not, as it is done here.
         """

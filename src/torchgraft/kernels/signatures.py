@@ -73,7 +73,7 @@ native.tell_of_libraries(_expect_all_fitting)
 
 
 def _refuse_misfits(names: Names, library: torch.library.Library) -> list[str]:
-    """What does not fit of an operator's loaded kernels; these raise it from now on, under both names."""
+    """The messages about loaded kernels that do not fit; calls of these raise them from now on."""
     declaration, problems = names.declaration, []
     for device, key in pytorch.DEVICE_KEYS.items():
         found = native.signatures(declaration.namespace, device).get(declaration.name)
@@ -126,7 +126,7 @@ def undeclared(namespace: str, device: str) -> list[str]:
 
 
 def problem_of(name: str, arguments: Sequence[Argument], lists: Sequence[bool], found: native.Signature) -> str:
-    """What does not fit of a kernel, and what to write; empty where all does.
+    """Says why a kernel does not fit, and what to write; empty if it fits.
 
     Args:
         name: of the operator.

@@ -79,6 +79,6 @@ class DepthwiseConv2d(torch.nn.Conv2d):
 
 
 def _pair(name: str, argument: str, value: Any) -> tuple[int, int]:
-    """As `pair`, and of anything that can be gone through, as `torch.nn.Conv2d` takes it."""
+    """Two numbers, as `pair`, and of anything that can be gone through, as `torch.nn.Conv2d` takes it."""
     several = isinstance(value, Iterable) and not isinstance(value, (str, Tensor))
     return pair(name, argument, tuple(value) if several else value)

@@ -15,7 +15,7 @@ Model = TypeVar("Model", bound=torch.nn.Module)
 
 
 def _why_not(module: torch.nn.Conv2d) -> str:
-    """What keeps a layer from being grafted; empty where nothing does."""
+    """The reason why a layer is not grafted; empty if there is none."""
     if module.groups == 1:
         return "not depthwise: every output channel reads every input channel (groups=1)"
     if module.groups != module.in_channels:
@@ -105,7 +105,7 @@ class GraftReport:
 
 
 def graft_report(model: torch.nn.Module) -> GraftReport:
-    """What of a model is grafted, what could be, and what is left and why.
+    """Lists the layers of a model that are grafted, those that could be, and those that are left, with the reason.
 
     Args:
         model: any module, before or after `graft`.

@@ -121,7 +121,7 @@ def _register(name: str, overloads: Sequence[Any]) -> None:
 
 
 def _make_rule(name: str) -> Callable[[Any], Any]:
-    """What DTensor asks, once for each kind of call: how arguments must lie, and how results then lie."""
+    """Builds the rule that DTensor asks once for each kind of call: how arguments and results lie."""
 
     def rule(schema: Any) -> Any:
         known = _known.get(name)
@@ -175,7 +175,7 @@ def _bytes(spec: Any) -> int:
 def _cheapest(
     call: ShardedCall, here: Sequence[Any], mesh: Sequence[int], ranks: Sequence[int], sizes: Sequence[int]
 ) -> Cut:
-    """Of the allowed ways to spread a call, that which moves the fewest bytes; as the tensors lie, if that is one."""
+    """The way to spread a call that moves the fewest bytes; none moves if the tensors lie well."""
     cuts = list(call.cuts(mesh, ranks))
     for cut in cuts:
         if cut.arguments == tuple(here):

@@ -44,7 +44,7 @@ def gradient_by_reference(
 def differentiate_reference(
     reference: Callable[..., Any], arrangement: Arrangement, visible: Callable[[Any], Any]
 ) -> Callable[..., Sequence[Tensor | None]]:
-    """As `gradient_by_reference`, wherever the tensors stand."""
+    """A formula as that of `gradient_by_reference`, wherever the tensors stand."""
 
     def gradient(
         needs_grad: Sequence[Any], output_grads: Sequence[Any], saved: Sequence[Tensor], *arguments: Any

@@ -69,7 +69,7 @@ def expect_writable(operator: Declaration, arguments: Sequence[Any]) -> None:
 def make_call(
     names: Names, autograd: Autograd, identity: str, recover: Callable[[Exception, Sequence[Any]], Any]
 ) -> Callable[..., Any]:
-    """What calling a mutating operator does; arguments as for `torchgraft.operator.call.make_call`."""
+    """Builds the function that calls a mutating operator; arguments as for `torchgraft.operator.call.make_call`."""
     operator, raw, kernel = names.declaration, names.raw, pytorch.callee_of(names.raw)
     arrangement, visible, has_gradient = operator.arrangement, operator.visible, operator.gradient is not None
     is_compiling, is_exporting = torch.compiler.is_compiling, torch.compiler.is_exporting

@@ -214,7 +214,7 @@ class Operator:
 
     @property
     def reference(self) -> Callable[..., Any]:
-        """What the operator means; takes all arguments by position, in the order of the schema."""
+        """The definition of the operator; takes all arguments by position, in the order of the schema."""
         return self.declaration.reference
 
     @property
@@ -478,7 +478,7 @@ class Operator:
 
     @property
     def sharding(self) -> Sharding:
-        """What may be cut over devices. If the declaration says 'derive', the first call takes long."""
+        """The dimensions along which devices may share tensors; slow at first if it is to be derived."""
         if self._sharding is None:
             self._sharding = derive_at_need(self.declaration, samples_of(self))
         return self._sharding

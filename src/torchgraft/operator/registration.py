@@ -1,4 +1,4 @@
-"""What PyTorch is told of an operator: fake results, batches, autocast, gradients, and the fallback."""
+"""Registration with PyTorch: fake results, batches, autocast, gradients, and the fallback of an operator."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _stacked(column: Sequence[Any]) -> Any:
 
 
 def _make_fake(operator: Declaration, name_for_compilation: Callable[[], None]) -> Callable[..., Any]:
-    """What tracing sees of a kernel: empty results, and no mixture of devices, which a kernel would refuse."""
+    """Builds the fake kernel: it returns empty results, and refuses a mixture of devices, as a kernel would."""
 
     def fake(*arguments: Any) -> Any:
         explain_devices(operator.name, operator.arguments, arguments)

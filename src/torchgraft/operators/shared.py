@@ -1,4 +1,4 @@
-"""What declarations of several operators have in common: sizes that are asked for, new images, and a rule for vmap."""
+"""Helpers of several declarations: checks of sizes, new images, and a rule for vmap."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the three operators are timed on, and PyTorch's own convolution beside them."""
+"""Benchmarks of the three operators, with PyTorch's own convolution beside them."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -188,7 +188,7 @@ def conv2d_input_grad(
     channels_last: bool | None,
     *window: int,
 ) -> Tensor:
-    """What autograd calls for the input of F.conv2d."""
+    """The function that autograd calls for the input of F.conv2d."""
     # Of the input only the shape is read.
     input = empty_images(output_grad, (output_grad.shape[0], channels, height, width), bool(channels_last))
     return _backward(output_grad, input, weight, Window(*window), (True, False, False))[0]
@@ -197,7 +197,7 @@ def conv2d_input_grad(
 def conv2d_weight_grad(
     output_grad: Tensor, input: Tensor, kernel_height: int, kernel_width: int, *window_and_result: Any
 ) -> Tensor:
-    """What autograd calls for the weight of F.conv2d; it has the dtype of input."""
+    """The function that autograd calls for the weight of F.conv2d; the result has the dtype of input."""
     *window, _, channels_last = window_and_result
     weight = empty_images(input, (output_grad.shape[1], 1, kernel_height, kernel_width), channels_last)
     return _backward(output_grad, input, weight, Window(*window), (False, True, False))[1]

@@ -39,7 +39,7 @@ class ConvolutionCase:
 
     @property
     def operations(self) -> int:
-        """Of any of the three operators: two for each product of a tap and a pixel; taps on padding take none."""
+        """The operations of any of the three operators: two for each product of a tap and a pixel, none on padding."""
         window = self.window
         rows, columns = (
             _taps_inside(*axis)

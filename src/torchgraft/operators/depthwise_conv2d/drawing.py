@@ -30,7 +30,7 @@ def draw_any(random: Random, budget: Budget) -> ConvolutionCase:
 
 
 def _draw_whole_planes(random: Random, budget: Budget) -> ConvolutionCase:
-    """Of the few sizes of planes that some kernels move whole, with the kernels that those are made for."""
+    """A case with one of the few sizes of planes that some kernels move whole."""
     side = random.choice((7, 14, 28))
     taps = random.choice((3, 5, 7))
     kernel, before, behind = (taps, taps), (taps // 2, taps // 2), (taps // 2, taps // 2)

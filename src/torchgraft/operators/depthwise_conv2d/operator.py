@@ -376,7 +376,7 @@ def _explain_sizes(
     kernel_size: Sequence[int],
     window: Window,
 ) -> tuple[int, int, int, int]:
-    """What is wrong with the sizes of a convolution; the shape of its output where nothing is."""
+    """The shape of the output; raises ValueError if the sizes of a convolution make no sense."""
     require(min(window.stride) > 0, name, f"stride must be positive, got {window.stride}")
     require(min(window.dilation) > 0, name, f"dilation must be positive, got {window.dilation}")
     require(min(window.padding) >= 0, name, f"padding must not be negative, got {window.padding} (left, right, ...)")

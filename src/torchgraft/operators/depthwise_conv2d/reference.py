@@ -1,4 +1,4 @@
-"""What depthwise_conv2d and its two gradients mean, in PyTorch's own convolutions."""
+"""The definition of depthwise_conv2d and its two gradients, in PyTorch's own convolutions."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What linear means, and what computes it."""
+"""The definition of linear, which also computes it."""
 
 import torch.nn.functional as F
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""What the operators are timed on, and PyTorch's recurrent layers beside them."""
+"""Benchmarks of the operators, with PyTorch's recurrent layers beside them."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -211,7 +211,7 @@ def _in_recurrent_precision(gradient: Callable[..., _Gradients]) -> Callable[...
 
 
 def _where_needed(results: Sequence[Tensor], needs_grad: Sequence[bool]) -> _Gradients:
-    """Of c there always is one; others have no elements where they were not asked for."""
+    """The gradients that are needed; the others, which a kernel left empty, are None."""
     if False not in needs_grad[:6]:
         return tuple(results)
     return tuple(each if needed else None for each, needed in zip(results, needs_grad, strict=False))
@@ -273,7 +273,7 @@ def _sequence_grads_flops(input_shape: Sequence[int], *others: Any) -> int:
 
 
 def _explain_some(name: str) -> Callable[..., None]:
-    """What no sizes may be without."""
+    """Builds the function that raises ValueError if a size that every call needs is zero."""
 
     def explain(input: Tensor, h: Tensor, *others: Any) -> None:
         steps = 1 if input.dim() == 2 else input.shape[0]

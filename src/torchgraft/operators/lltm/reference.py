@@ -1,4 +1,4 @@
-"""What lltm and lltm_cell mean, and how their gates are differentiated."""
+"""The definition of lltm and lltm_cell, and how their gates are differentiated."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def activate(gates: Tensor) -> Tensor:
-    """What the three gates let through: sigmoid of the first two, elu of the third."""
+    """The values of the three gates: sigmoid of the first two, elu of the third."""
     input_gate, output_gate, candidate = gates.chunk(3, -1)
     return torch.cat((torch.sigmoid(input_gate), torch.sigmoid(output_gate), F.elu(candidate)), -1)
 

@@ -105,7 +105,7 @@ def _grads(
     tf32: bool = False,
     scale: float = 1.0,
 ) -> Sample:
-    """Of gradients that come in `scale` is the standard deviation, of inputs its inverse as far as float16 holds it."""
+    """A sample of gradients: `scale` is the standard deviation of incoming ones, its inverse that of inputs."""
     cells, state, weight_hh = Drawn((steps, batch, size)), Drawn((batch, size)), _recurrent_weight(size)
     incoming = Drawn((steps, batch, size), scale=scale), *(Drawn((batch, size), scale=scale),) * 2
     of_results = (each if given else None for each, given in zip(incoming, of, strict=True))

@@ -1,4 +1,4 @@
-"""What mul_constant means."""
+"""The definition of mul_constant."""
 
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""What the operators are timed on, and PyTorch's own sampling beside them."""
+"""Benchmarks of the operators, with PyTorch's own sampling beside them."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -95,7 +95,7 @@ def grid_sample(input: Tensor, x_offset: Tensor, y_offset: Tensor, stride: int) 
 def grid_sample_input_grad(
     output_grad: Tensor, x_offset: Tensor, y_offset: Tensor, height: int, channels_last: bool, stride: int
 ) -> Tensor:
-    """What autograd calls for the input of F.grid_sample."""
+    """The function that autograd calls for the input of F.grid_sample."""
     batch, channels, _, width = output_grad.shape
     # Of the input only the shape is read.
     input = output_grad.new_empty((1, 1, 1, 1)).expand(channels, batch, height, width)
@@ -106,14 +106,14 @@ def grid_sample_input_grad(
 def grid_sample_offset_grad(
     output_grad: Tensor, input: Tensor, x_offset: Tensor, y_offset: Tensor, stride: int
 ) -> tuple[Tensor, Tensor]:
-    """What autograd calls for the grid of F.grid_sample, added up."""
+    """The function that autograd calls for the grid of F.grid_sample, added up."""
     return _grid_sample_grads(output_grad, input, x_offset, y_offset, stride, input_too=False)[1:]
 
 
 def grid_sample_grads(
     output_grad: Tensor, input: Tensor, x_offset: Tensor, y_offset: Tensor, stride: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What autograd calls for both arguments of F.grid_sample."""
+    """The function that autograd calls for both arguments of F.grid_sample."""
     return _grid_sample_grads(output_grad, input, x_offset, y_offset, stride, input_too=True)
 
 

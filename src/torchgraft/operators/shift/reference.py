@@ -1,4 +1,4 @@
-"""What shift and its gradients mean: four taps a result, gathered, weighted and added up."""
+"""The definition of shift and its gradients: four taps a result, gathered, weighted and added up."""
 
 from typing import NamedTuple
 
@@ -104,7 +104,7 @@ def _multiplied(images: Tensor, factors: Tensor) -> Tensor:
 
 
 def _taps(input: Tensor, offsets: _Offsets, stride: int) -> list[list[Tensor]]:
-    """What each result lies between: upper and lower row, left and right column."""
+    """The neighbours of each result: upper and lower row, left and right column."""
     height, width = input.shape[2:]
     rows = torch.arange(height // stride, device=input.device) * stride + offsets.y[:, None]
     columns = torch.arange(width, device=input.device) + offsets.x[:, None]
