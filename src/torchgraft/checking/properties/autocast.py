@@ -36,7 +36,7 @@ def check(case: Case) -> None:
 
 
 def check_eager(case: Case) -> None:
-    """What is not compiled."""
+    """Checks calls that are not compiled."""
     for dtype in (torch.bfloat16, torch.float16):
         case.each(partial(_check_calls, dtype), case.table(small=True, empty=False, count=2))
     case.each(_check_float64, case.table(small=True, empty=False, count=2))

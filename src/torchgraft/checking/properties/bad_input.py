@@ -213,7 +213,7 @@ def freed(call: Call) -> Iterator[_Wrong]:
 
 @dataclass(frozen=True)
 class _Verdict:
-    """What the reference says of arguments: what is expected, or that it raises, or neither, where nobody can know.
+    """The reference's answer to arguments: an expected result, an error, or neither if nobody can know.
 
     `by_values`: an operation of the reference raises, which may be for what integers on a GPU hold. The host does not
     see these, and a kernel may stop the process for them, as PyTorch's do.

@@ -120,7 +120,7 @@ def _compiles_again(call: Call, other: Call, graph: Callable[..., Any], places: 
 
 
 class _CompiledAgainError(Mismatch):
-    """What was compiled for one call does not answer another."""
+    """Expects that code compiled for one call does not answer another."""
 
 
 @contextmanager

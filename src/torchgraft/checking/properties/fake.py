@@ -44,7 +44,7 @@ def _check_layout(call: Call) -> None:
 
 
 def _check_unknown(call: Call) -> None:
-    """Of results whose sizes depend on data: what is known of them without it."""
+    """Results whose sizes depend on data, as far as they are known without it."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -166,7 +166,7 @@ class _Traced:
         return {place: int(expression) for place, expression in now.items() if expression.is_number}
 
     def expect_right(self, other: Call) -> None:
-        """What was traced, read in other sizes, against what comes of those sizes."""
+        """Compares a trace, read in other sizes, with the results in those sizes."""
         import sympy  # type: ignore[import-untyped]
 
         sizes = sizes_of(other, numbers=True)

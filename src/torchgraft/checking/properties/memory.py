@@ -72,7 +72,7 @@ def _check_growth(calls: Sequence[Call], a_round: int) -> None:
     repeats = max(1, a_round // len(prepared))
 
     def do_round() -> dict[str, int]:
-        """What a round adds to what is in use, by kind of memory."""
+        """The bytes that a round adds to those in use, by kind of memory."""
         # To ask the driver takes some of the heap itself.
         of_device, of_host = _on_device(calls[0].device), _on_host()
         for _ in range(repeats):
@@ -146,13 +146,13 @@ def _on_device(device: torch.device) -> dict[str, int]:
 
 
 class _Mallinfo2(ctypes.Structure):
-    """What glibc's mallinfo2 returns: ten sizes, of which the fifth is `hblkhd` and the eighth `uordblks`."""
+    """The struct that glibc's mallinfo2 returns: ten sizes; the fifth is `hblkhd` and the eighth `uordblks`."""
 
     _fields_ = (("sizes", ctypes.c_size_t * 10),)
 
 
 def _heap_bytes() -> int:
-    """What malloc has given out and not got back; where it does not say, the most that was ever resident."""
+    """The bytes that malloc has given out and not got back; if it does not tell, the most that was ever resident."""
     mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if mallinfo2 is None:
         unit = 1 if sys.platform == "darwin" else 1024

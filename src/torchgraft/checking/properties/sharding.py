@@ -51,7 +51,7 @@ class _Layout(NamedTuple):
 
 
 class _Outcome(NamedTuple):
-    """What one device gives: whole results and gradients, or what it raised."""
+    """The answer of one device: whole results and gradients, or the error that it raised."""
 
     results: list[Tensor]
     gradients: list[Tensor | None]
@@ -128,7 +128,7 @@ def _layouts(operator: Operator, arguments: Sequence[Any], mesh: Sequence[int]) 
 def _run_all(
     call: Call, arguments: Sequence[Any], grads: Sequence[Tensor], mesh: Sequence[int], layouts: Sequence[_Layout]
 ) -> list[_Outcome]:
-    """What this device gives for each layout."""
+    """The results of this device for each layout."""
     devices = make_mesh(mesh)
     return [_run(call, arguments, grads, devices, layout) for layout in layouts]
 

@@ -94,7 +94,7 @@ def _strides(call: Call, function: _Function, arguments: Sequence[Any], seed: st
 
 
 def _by_vjp(function: _Function, *arguments: Any) -> Any:
-    """What a function gives inside of a transform of torch.func, which another one differentiates."""
+    """Calls a function inside a transform of torch.func that another one differentiates."""
     tensors = [each for each in arguments if isinstance(each, Tensor)]
 
     def of_tensors(*given: Tensor) -> Any:

@@ -107,7 +107,7 @@ def _batched(call: Call, in_dims: InDims, batch: int) -> list[Tensor]:
 
 
 def _loop(function: Function, in_dims: InDims) -> Function:
-    """What vmap means."""
+    """Loops over a batch: the definition of vmap."""
 
     def call(*tensors: Tensor) -> Any:
         pairs = list(zip(tensors, in_dims, strict=True))
