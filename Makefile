@@ -78,7 +78,7 @@ test-emulated: build $(VENV)/test.done ## draw calls of CUDA kernels on an emula
 
 .PHONY: coverage
 coverage: build $(VENV)/test.done ## count the lines and branches of kernels that a check reaches: hours, it goes on where it ended (ARGS=shift: of one operator)
-	@MAKEFLAGS= $(BIN)/python tests/reached.py $(ARGS)
+	@MAKEFLAGS= $(BIN)/python tools/coverage/reached.py $(ARGS)
 
 # Some builds of PyTorch for CUDA bring five gigabytes with them.
 TORCH_ENVIRONMENT = build/torch-$(or $(TORCH),newest)
@@ -88,11 +88,11 @@ test-torch: build ## run `graft check --quick` under another PyTorch, in an envi
 	@$(call pip,--upgrade torch$(addprefix ==,$(filter-out newest,$(TORCH))),$(TORCH_ENVIRONMENT)/bin)
 	@grep -hE '^(typer|rich|numpy|hypothesis|expecttest)==' requirements/*.txt > $(TORCH_ENVIRONMENT)/requirements.txt
 	@$(call install,-r $(TORCH_ENVIRONMENT)/requirements.txt,$(TORCH_ENVIRONMENT)/bin)
-	@MAKEFLAGS= PYTHONPATH=src $(TORCH_ENVIRONMENT)/bin/python tests/check_torch.py $(ARGS)
+	@MAKEFLAGS= PYTHONPATH=src $(TORCH_ENVIRONMENT)/bin/python tools/torch_versions.py $(ARGS)
 
 .PHONY: mutants
 mutants: build $(VENV)/test.done ## change kernels in small ways and see that a sample tells: half an hour (ARGS=--emulated: CUDA kernels)
-	@MAKEFLAGS= $(BIN)/python tests/mutants.py $(ARGS)
+	@MAKEFLAGS= $(BIN)/python tools/mutants.py $(ARGS)
 
 .PHONY: lint
 lint: $(VENV)/test.done ## check format, style and types

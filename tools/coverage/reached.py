@@ -210,7 +210,7 @@ def _leave_out_default(line: Line) -> None:
 
 
 def _table(files: dict[str, dict[int, Line]], places: list[str]) -> str:
-    """What was asked where; a row a folder of sources, one for all."""
+    """The table: a sentence about what was asked where, a row for each folder of sources, and one for all."""
     by_folder: dict[str, Counts] = {}
     total = Counts()
     for name, lines in sorted(files.items()):
