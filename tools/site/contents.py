@@ -73,7 +73,7 @@ def pages() -> list[str]:
 
 
 def trees(docname: str) -> str:
-    """What a page says to Sphinx of the pages below it, and shows nobody."""
+    """The hidden lines of a page that tell Sphinx which pages are below it."""
     below = TREE if docname == ROOT_PAGE else {"": BELOW.get(docname, [])}
     parts = []
     for heading, patterns in below.items():

@@ -154,7 +154,7 @@ def _size(size: int) -> str:
 
 
 def _cuda_version() -> str:
-    """Of nvcc, as 13.0; empty where there is none."""
+    """The version of nvcc, as 13.0; empty if there is none."""
     from torchgraft import building
 
     found = re.search(r"release (\d+\.\d+)", building.version_of(os.environ.get("CUDACXX") or "nvcc"))
