@@ -197,6 +197,7 @@ def _without_figures(text: str) -> str:
         "diagrams",
         "pictures",
         "support",
+        "evidence",
         "translations",
         "include",
     ],
