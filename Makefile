@@ -20,13 +20,13 @@ PYTEST = MAKEFLAGS= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --tim
 # Only what this machine can run is built: CUDA=1 builds the CUDA library on a machine without a GPU too, and goes on
 # doing so wherever that library lies already, so that it never falls behind its sources.
 HAS_CUDA = $(or $(shell nvidia-smi --list-gpus 2>/dev/null),$(wildcard src/torchgraft/lib/torchgraft_cuda.so))
-CUDA ?= $(if $(and $(shell command -v $${CUDACXX:-nvcc}),$(HAS_CUDA)),1,0)
+CUDA ?= $(if $(and $(shell command -v $${CUDACX:-nvcc}),$(HAS_CUDA)),1,0)
 # One architecture is enough here: that of the GPU that is present, else 9.0. Wheels hold all.
 CUDA_ARCHITECTURE ?= $(or $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n1 | tr -d .),90)-real
 
 # Prepares a build in a folder, with options for CMake; what CMake says is shown where it fails.
 configure = mkdir -p $(1) && $(BIN)/cmake -S . -B $(1) -G Ninja -Wno-author -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
-    -DPython_EXECUTABLE=$(abspath $(BIN)/python) $(2) > $(1)/configure.log 2>&1 || { cat $(1)/configure.log; exit 1; }
+    -DPython_EECUTABLE=$(abspath $(BIN)/python) $(2) > $(1)/configure.log 2>&1 || { cat $(1)/configure.log; exit 1; }
 
 # What does the installing. Byte code is made when a module is first imported: of PyTorch few are. What pip says is shown
 # where it fails: else it only warns of the machine's own settings. $(2) is the bin folder of another environment.
@@ -78,7 +78,7 @@ test-emulated: build $(VENV)/test.done ## draw calls of CUDA kernels on an emula
 
 .PHONY: coverage
 coverage: build $(VENV)/test.done ## count the lines and branches of kernels that a check reaches: hours, it goes on where it ended (ARGS=shift: of one operator)
-	@MAKEFLAGS= $(BIN)/python tests/reached.py $(ARGS)
+	@MAKEFLAGS= $(BIN)/python tools/coverage/reached.py $(ARGS)
 
 # Some builds of PyTorch for CUDA bring five gigabytes with them.
 TORCH_ENVIRONMENT = build/torch-$(or $(TORCH),newest)
@@ -88,18 +88,20 @@ test-torch: build ## run `graft check --quick` under another PyTorch, in an envi
 	@$(call pip,--upgrade torch$(addprefix ==,$(filter-out newest,$(TORCH))),$(TORCH_ENVIRONMENT)/bin)
 	@grep -hE '^(typer|rich|numpy|hypothesis|expecttest)==' requirements/*.txt > $(TORCH_ENVIRONMENT)/requirements.txt
 	@$(call install,-r $(TORCH_ENVIRONMENT)/requirements.txt,$(TORCH_ENVIRONMENT)/bin)
-	@MAKEFLAGS= PYTHONPATH=src $(TORCH_ENVIRONMENT)/bin/python tests/check_torch.py $(ARGS)
+	@MAKEFLAGS= PYTHONPATH=src $(TORCH_ENVIRONMENT)/bin/python tools/torch_versions.py $(ARGS)
 
 .PHONY: mutants
 mutants: build $(VENV)/test.done ## change kernels in small ways and see that a sample tells: half an hour (ARGS=--emulated: CUDA kernels)
-	@MAKEFLAGS= $(BIN)/python tests/mutants.py $(ARGS)
+	@MAKEFLAGS= $(BIN)/python tools/mutants.py $(ARGS)
 
 .PHONY: lint
-lint: $(VENV)/test.done ## check format, style and types
+lint: $(VENV)/test.done ## check format, style, types, first words of docstrings, and commit subjects
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/clang-format --dry-run --Werror $(SOURCES)
+	@$(BIN)/python tools/lint/docstrings.py
+	@$(BIN)/python tools/lint/subjects.py
 
 .PHONY: format
 format: $(VENV)/test.done ## put the sources into shape
@@ -140,7 +142,7 @@ results: build $(VENV)/test.done ## measure again what was measured on earlier s
 .PHONY: docs
 docs: build $(VENV)/test.done ## write the tables and plots that the docs show, from what `make results` measured
 	@# What goes into the pages comes last.
-	@for script in results properties sharding stressed goals depthwise diagrams pictures support translations include; do \
+	@for script in results properties sharding stressed goals depthwise diagrams pictures support evidence translations include; do \
 	    $(BIN)/python tools/docs/$$script.py || exit 1; \
 	done
 
@@ -163,7 +165,7 @@ $(VENV)/venv.done:
 	    { echo "torchgraft needs Python 3.10 or newer, $$($(PYTHON) --version) is older: install a newer one"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null || \
 	    { echo "Python cannot make environments here: install python3-venv"; exit 1; }
-	@command -v $${CXX:-c++} > /dev/null || { echo "there is no C++ compiler: install g++"; exit 1; }
+	@command -v $${CX:-c++} > /dev/null || { echo "there is no C++ compiler: install g++"; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
@@ -191,8 +193,8 @@ $(VENV)/demo.done: requirements/demo.txt $(VENV)/package.done
 	@touch $@
 
 # What more is needed for benchmarks, wheels and the site.
-EXTRAS = $(addprefix $(VENV)/,bench.done wheel.done site.done)
-$(EXTRAS): $(VENV)/%.done: requirements/%.txt $(VENV)/demo.done
+ETRAS = $(addprefix $(VENV)/,bench.done wheel.done site.done)
+$(ETRAS): $(VENV)/%.done: requirements/%.txt $(VENV)/demo.done
 	@echo "installing what stands in $< (once)"
 	@$(call install,-r $<)
 	@touch $@
@@ -201,4 +203,4 @@ $(EXTRAS): $(VENV)/%.done: requirements/%.txt $(VENV)/demo.done
 $(VENV)/test.done: $(wildcard requirements/*.txt) $(VENV)/package.done
 	@echo "installing what the tests need (once)"
 	@$(call install,-r requirements/test.txt)
-	@touch $(VENV)/demo.done $(EXTRAS) $@
+	@touch $(VENV)/demo.done $(ETRAS) $@

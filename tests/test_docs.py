@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 import typer.main
-from translations import translations
 from typer.testing import CliRunner
 
 from torchgraft.checking.property import COMPILER
 from torchgraft.cli import app
 from torchgraft.machine.processes import clean_processes
+from translations import translations
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
@@ -197,6 +197,7 @@ def _without_figures(text: str) -> str:
         "diagrams",
         "pictures",
         "support",
+        "evidence",
         "translations",
         "include",
     ],

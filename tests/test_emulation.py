@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import devices
 import torchgraft
-from emulation import devices
 from torchgraft import Operator, native
 from torchgraft.emulation import library, own
 
@@ -100,7 +100,7 @@ def test_gradients_of_few_units_keep_the_digits_of_float32(kernels):
     check_holds(kernels, [sys.executable, "-m", "pytest", "-p", "no:xdist", str(test)], multiprocessors=16)
 
 
-# `python tests/emulation/devices.py` asks all devices and dtypes: 8.6 and 8.9 have the shared memory of
+# `python tools/devices/devices.py` asks all devices and dtypes: 8.6 and 8.9 have the shared memory of
 # 12.0 and the code of 8.0, and 10.0 is as 9.0.
 @pytest.mark.slow
 @pytest.mark.parametrize("device", [75, 80, 120])
@@ -133,7 +133,7 @@ def test_every_kernel_says_how_many_threads_a_block_has():
 
 @pytest.mark.slow
 def test_no_plan_of_any_kernel_exceeds_a_device(kernels):
-    # `python tests/emulation/devices.py` draws five times as many. Of fewer, some kernel is not reached on some device.
+    # `python tools/devices/devices.py` draws five times as many. Of fewer, some kernel is not reached on some device.
     problems = devices.PROBLEMS // 5
     for operator, asked in devices.ask_plans(kernels, problems).items():
         for each in asked:
@@ -203,7 +203,7 @@ def test_every_plan_fits_every_device(kernels, tmp_path):
         **os.environ,
         **library.environment(kernels, own.NAMESPACE, launches=tmp_path / "launches", multiprocessors=84),
     }
-    command = [sys.executable, HERE / "emulation/plans.py"]
+    command = [sys.executable, HERE.parent / "tools/devices/plans.py"]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

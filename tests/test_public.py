@@ -4,4 +4,4 @@ import public
 
 
 def test_what_is_public_is_what_is_listed():
-    assert public.text() == public.LIST.read_text(), "run `python tests/public.py`, and say it in CHANGELOG.md"
+    assert public.text() == public.LIST.read_text(), "run `python tools/public.py`, and say it in CHANGELOG.md"

@@ -10,10 +10,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
-import contents
-import headers
 import pytest
 
+import contents
+import headers
 import public
 
 ROOT = Path(__file__).parent.parent

@@ -4,10 +4,10 @@ import os
 import re
 
 import pytest
-import translations
-from translations import LANGUAGES, in_language, links_to_languages
 
+import translations
 from test_docs import FENCED, ROOT
+from translations import LANGUAGES, in_language, links_to_languages
 
 PAGES = list(translations.translations())
 PAIRS = [pytest.param(*each, id=str(each[-1].relative_to(ROOT))) for each in PAGES]

@@ -25,7 +25,7 @@ _ROW = re.compile(r"^\| (?P<wrong>[^|]+?) \| `(?P<caught_by>\w+)` \| (?P<opcheck
 
 
 def row(bug: Bug, finding: Finding) -> tuple[str, str, str]:
-    """What the table says of a bug: what is wrong, what catches it, and whether opcheck does."""
+    """The row of a bug: what is wrong, which property catches it, and whether opcheck does."""
     return bug.wrong, bug.caught_by if finding.result.status == "fail" else "nothing", finding.opcheck
 
 

@@ -153,7 +153,7 @@ def _cell(row: Row, misses: bool) -> str:
 
 
 def tried() -> str:
-    """What kernels took that were given up, and what takes their place."""
+    """The table of kernels that were given up: their times, and those of the kernels in their place."""
     rows = {(row.sample, row.operator, row.layout, row.dtype): row.seconds * 1e6 for row in read("h200")}
     text = ["| what | of | float32, then now | bfloat16, then now |", "| --- | --- | ---: | ---: |"]
     for what, sample, operator, layout, *before in TRIED:

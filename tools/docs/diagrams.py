@@ -119,7 +119,7 @@ def _microseconds(multiply_adds: float) -> str:
 
 
 def budget() -> str:
-    """What a step does in each way, for a size that takes it."""
+    """The table of what a step costs in each way, for a size that takes it."""
     launch = json.loads(RESULTS.read_text())["roofs"]["launch"]
     rows = []
     for batch, units, own, blocks in ((16, 128, 1, 1), (32, 512, CLUSTER_ROWS, 16)):

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from generated import ROOT, write_or_check
-
 from torchgraft.benchmarking.results import BenchReport, report_from_dict
 from torchgraft.benchmarking.standing import standing
 
@@ -53,7 +52,7 @@ class Row:
 
     @property
     def size(self) -> int:
-        """Of a convolution's images: their height."""
+        """The height of a convolution's images."""
         found = re.search(r"(\d+)x\d+,k", self.sample)
         return int(found[1]) if found else 0
 
@@ -101,7 +100,7 @@ Choose = Callable[[Row], bool]
 
 @dataclass(frozen=True)
 class Goal:
-    """What should be reached.
+    """A figure that should be reached.
 
     Attributes:
         what: in words.
@@ -286,7 +285,7 @@ _COLUMNS = ("float32", "tf32", "float16", "bfloat16")
 
 
 def times(rows: list[Row]) -> str:
-    """Of every sequence, forward and for its gradients: microseconds, and how many times as long nn.LSTM takes."""
+    """The table of sequences, forward and gradients: microseconds, and how many times as long nn.LSTM takes."""
     found = {(row.sample, row.direction, row.dtype): row for row in rows if row.operator == "lltm"}
     text = ["| sequence | | " + " | ".join(_COLUMNS) + " |", "| --- | --- |" + " ---: |" * len(_COLUMNS)]
     for sample in dict.fromkeys(sample for sample, _, _ in found):

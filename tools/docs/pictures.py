@@ -7,8 +7,8 @@ with 1 where there are any.
 import sys
 
 import torch
-from generated import ROOT, write_or_check
 
+from generated import ROOT, write_or_check
 from torchgraft import shift
 
 FOLDER = ROOT / "docs/pictures"
@@ -38,7 +38,7 @@ def _cells(values: torch.Tensor, left: float) -> list[str]:
 
 
 def shift_picture() -> str:
-    """What shift does to two channels with offsets of their own, and where one result is sampled."""
+    """The picture of two channels shifted by offsets of their own, and of where one result is sampled."""
     glyph = torch.zeros(7, 6)
     glyph[1:6, 1:3] = 1
     glyph[4:6, 2:5] = 1

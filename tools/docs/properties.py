@@ -9,7 +9,6 @@ import re
 import sys
 
 from generated import ROOT, write_or_check
-
 from torchgraft.checking import PROPERTIES, Property
 
 FRAGMENT = ROOT / "docs/fragments/properties.md"

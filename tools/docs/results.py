@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from generated import ROOT, write_or_check
-
 from torchgraft.benchmarking.distribution import distribution_markdown
 from torchgraft.benchmarking.page import render_picture
 from torchgraft.benchmarking.provenance import provenance_of_calls, provenance_of_module, sources_of_memory
@@ -46,7 +45,7 @@ def drawn_on(chip: str) -> list[str]:
 
 
 def figures(chip: str, name: str) -> dict[str, Any]:
-    """What a file of results holds."""
+    """The contents of a file of results."""
     return json.loads((RESULTS / chip / f"{name}.json").read_text())
 
 

@@ -10,7 +10,6 @@ from collections import Counter
 from typing import Any
 
 from generated import ROOT, write_or_check
-
 from torchgraft.benchmarking.table import Table
 
 FRAGMENT = ROOT / "docs/fragments/stress.md"

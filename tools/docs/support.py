@@ -1,9 +1,9 @@
 """Writes under which versions of PyTorch the properties hold, and what is known of GPUs that nobody here has.
 
 The first is from what `make test-torch` found under each version, the other from what `python
-tests/emulation/devices.py` found. `python tools/docs/support.py` writes docs/fragments/versions.md and devices.md,
-which docs/operators.md includes, and the newest version under which all hold, which README.md includes; with `--check`
-it only says which are not current, and exits with 1 where there are any.
+tools/devices/devices.py` found. `python tools/docs/support.py` writes docs/fragments/versions.md and devices.md, which
+docs/operators.md includes, and the newest version under which all hold, which README.md includes; with `--check` it
+only says which are not current, and exits with 1 where there are any.
 """
 
 import json

@@ -15,12 +15,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from sphinx.application import Sphinx
+
 import contents
 import files
 import formulas
 import reference
-from sphinx.application import Sphinx
-
 from torchgraft.version import __version__
 
 project = "torchgraft"

@@ -47,7 +47,13 @@ TREE = {
         "docs/api/cpp.md",
         "docs/api/commands.md",
     ],
-    "Design": ["docs/design/calls.md", "docs/design/stable-abi.md", "docs/design/emulator.md", "docs/design/*.md"],
+    "Design": [
+        "docs/design/calls.md",
+        "docs/design/how-we-know.md",
+        "docs/design/stable-abi.md",
+        "docs/design/emulator.md",
+        "docs/design/*.md",
+    ],
     "Results": ["docs/results.md", "docs/results/h200.md", "docs/results/*.md"],
     "中文": _translated("zh"),
     "日本語": _translated("ja"),
@@ -73,7 +79,7 @@ def pages() -> list[str]:
 
 
 def trees(docname: str) -> str:
-    """What a page says to Sphinx of the pages below it, and shows nobody."""
+    """The hidden lines of a page that tell Sphinx which pages are below it."""
     below = TREE if docname == ROOT_PAGE else {"": BELOW.get(docname, [])}
     parts = []
     for heading, patterns in below.items():

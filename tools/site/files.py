@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path, PurePosixPath
 
-import contents
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import TextLexer, get_lexer_for_filename
 from pygments.util import ClassNotFound
 from sphinx.application import Sphinx
+
+import contents
 
 ROOT = contents.ROOT
 _FENCED = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
@@ -69,7 +70,7 @@ def _listed(folder: str, paths: list[str]) -> str:
 
 
 def _within(folder: str) -> Iterator[str]:
-    """What a folder holds that is text, and not too long to be read."""
+    """The folders and the text files in a folder, without files that are too long to read."""
     for path in (ROOT / folder).iterdir():
         is_text = path.suffix in (".py", ".h", ".cpp", ".cu", ".cuh", ".md", ".json")
         if path.name != "__pycache__" and (path.is_dir() or (is_text and path.stat().st_size <= _LARGEST)):

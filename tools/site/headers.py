@@ -1,4 +1,4 @@
-"""What the C++ headers declare for authors, each declaration with the comment in front of it.
+"""Reads what the C++ headers declare for authors, each declaration with the comment in front of it.
 
 Headers are read as they are written here: clang-format has put them into shape, declarations begin at the start of a
 line, and a comment stands directly in front of what it explains. `namespace internal`, and what a library exports for
@@ -83,7 +83,7 @@ class Header:
 
 
 def read_header(name: str) -> Header:
-    """What a header declares for authors."""
+    """The declarations of a header for authors."""
     return parse_header(name, (INCLUDE / name).read_text())
 
 

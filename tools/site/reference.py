@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-import contents
-import headers
 import typer.main
 from sphinx.application import Sphinx
 
+import contents
+import headers
 from torchgraft.cli import app as commands
 
 _REGION = re.compile(r"^<!-- reference: (?P<what>.+?) -->$", re.MULTILINE)
@@ -48,7 +48,7 @@ def _reference(what: str) -> Iterator[str]:
 
 @cache
 def public_names(module: str) -> dict[str, list[str]]:
-    """What is public in a module, by its full name, each class with its public members."""
+    """The public names of a module, each class with its public members."""
     listed = (contents.ROOT / "tests/public.txt").read_text().partition("# Commands")[0]
     found: dict[str, list[str]] = {}
     for line in dict.fromkeys(re.match(r"[\w.]*", line)[0] for line in listed.splitlines()):  # type: ignore[index]
@@ -61,7 +61,7 @@ def public_names(module: str) -> dict[str, list[str]]:
 
 
 def _value(name: str) -> Any:
-    """What stands under a full name."""
+    """The value that has a full name."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         try:

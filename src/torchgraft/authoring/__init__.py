@@ -1,1 +1,1 @@
-"""What takes an author from nothing to a package with an operator, and from there to a wheel that is proved."""
+"""Takes an author from nothing to a package with an operator, and from there to a wheel that is checked."""

@@ -1,4 +1,4 @@
-"""What C++ programs without Python need of operators: their schemas, and a function of C++ for each.
+"""Writes the schemas of operators for C++ programs without Python, and a C++ function for each operator.
 
 Both are written from the declarations. The schemas are the source of a library that such a program loads, and that
 Python never does: a schema that is defined twice raises. The functions are a header, `<namespace>/operators.h`.
@@ -380,7 +380,7 @@ def _literal(kind: str, value: Any) -> str | None:
 
 
 def _dtypes(operator: Operator) -> list[str]:
-    """What tensors must be, in the words of torchgraft/given.h."""
+    """The dtypes that tensors must have, in the words of torchgraft/given.h."""
     return [
         " ".join(
             ("~" * (name in operator.declaration.mixed) + name, *(str(each).removeprefix("torch.") for each in allowed))

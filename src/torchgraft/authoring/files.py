@@ -96,7 +96,7 @@ def _module(summary: str, body: str, own: Sequence[str] = ()) -> str:
 
 
 def _called(stub: Stub) -> str:
-    """What the Operator is called in Python."""
+    """The name of the Operator in Python."""
     return f"{stub.name}_operator"
 
 
@@ -309,7 +309,7 @@ _OTHER_HEADERS = (
 
 
 def _to_dense(found: Sequence[Stub]) -> str:
-    """What brings a tensor into the layout of a result: where shapes are declared, that is contiguous."""
+    """The function that brings a tensor into the layout of a result, which is contiguous if shapes are declared."""
     return "to_dense" if found[0].words is None else "to_contiguous"
 
 

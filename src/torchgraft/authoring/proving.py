@@ -25,7 +25,7 @@ _HIDDEN = re.compile("CC|CXX|CUDACXX|CUDA_HOME|CUDA_PATH|LD_PRELOAD|VIRTUAL_ENV|
 
 @dataclass(frozen=True)
 class Proof:
-    """What `graft check --quick` said of an installed wheel.
+    """The results of `graft check --quick` for an installed wheel.
 
     Attributes:
         torch: the version of PyTorch.

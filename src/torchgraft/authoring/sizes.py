@@ -1,4 +1,4 @@
-"""What `graft new --shapes` makes of shapes in words: the sizes that samples are made from."""
+"""Makes the sizes of samples from the shapes in words that `graft new --shapes` is given."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Words(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """What sizes are called, in the order in which the arguments have them; `rest` first, for `...`."""
+        """The names of sizes, in the order in which the arguments have them; `rest`, for `...`, comes first."""
         words = [word for shape in self.arguments.values() for word in shape]
         found = [found[0] for word in words if (found := re.search(r"[A-Za-z]\w*", word))]
         return [*([_REST_NAME] if _REST in words else []), *dict.fromkeys(found)]
@@ -115,7 +115,7 @@ def rows(words: Words) -> list[tuple[str, str]]:
 
 
 def benchmark(words: Words) -> tuple[str, str]:
-    """What it is measured on: the name, and the sizes as arguments in Python."""
+    """The benchmark of a new operator: its name, and the sizes as arguments in Python."""
     return _BENCHMARK[0], ", ".join(_values(words, *_BENCHMARK))
 
 

@@ -1,4 +1,4 @@
-"""What a schema becomes in a new package: the declaration, reference and samples in Python, and host functions in C++.
+"""Writes a new package from a schema: declaration, reference and samples in Python, and host functions in C++.
 
 Nobody knows yet what the operator computes. Until its author says so, results are copies of its tensors, and what is
 written to becomes zero: in the reference and in the kernels alike, so that the package passes every check.
@@ -62,7 +62,7 @@ _IN_ENGLISH = {
 
 
 class Copy(NamedTuple):
-    """What a result is until its author says so.
+    """A result as it is until the author writes the operator.
 
     Attributes:
         argument: the name of what it is made from.
@@ -100,12 +100,12 @@ class Stub(NamedTuple):
 
     @property
     def mutated(self) -> tuple[Argument, ...]:
-        """What it writes to."""
+        """The arguments that the operator writes to."""
         return tuple(argument for argument in self.arguments if argument.mutated)
 
 
 def read_stub(name: str, schema: str, read: Schema, words: Words | None = None) -> Stub:
-    """What stands for an operator of which only the schema is known, and perhaps the shapes.
+    """The stub of an operator whose schema is known, and perhaps its shapes.
 
     Args:
         name: of the operator.
@@ -243,7 +243,7 @@ def result_annotation(stub: Stub, *, written: bool = False) -> str:
 
 
 def reference_body(stub: Stub) -> str:
-    """What the reference returns, in Python."""
+    """The expression that the reference returns, in Python."""
     if stub.formula:
         return stub.formula
     written = [_applied(argument, "torch.zeros_like") for argument in stub.mutated]
@@ -397,7 +397,7 @@ def helpers_of(stubs: Sequence[Stub]) -> set[str]:
 
 
 def _checks(stub: Stub) -> list[str]:
-    """What looks at each tensor: all lie in memory, and are of one dtype, on one device."""
+    """The lines that check each tensor: all lie in memory, and have one dtype and one device."""
     tensors = [argument for argument in stub.arguments if argument.holds_tensors]
     first = next((each for each in tensors if not each.is_list and not each.optional), None)
     lines, pairs = [], []

@@ -91,7 +91,7 @@ def files_in(folder: Path) -> Iterator[Path]:
 
 
 def sources_in(folders: Iterable[Path]) -> dict[str, list[Path]]:
-    """What is to be compiled in folders, by namespace, but not of packages that compile it as they are imported.
+    """The sources to compile in folders, by namespace, without packages that compile theirs when they are imported.
 
     A source that names no namespace goes into each library of its folder.
     """

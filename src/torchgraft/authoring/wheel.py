@@ -211,7 +211,7 @@ def unpack(wheel: Path, directory: Path) -> list[Path]:
 
 
 def newer_symbols(library: Path) -> dict[str, list[str]]:
-    """What a library needs of its system that is newer than manylinux_2_28: versions, and the symbols of each."""
+    """The versions that a library needs and that manylinux_2_28 does not have, each with the symbols."""
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
     from elftools.elf.gnuversions import GNUVerNeedSection, GNUVerSymSection
@@ -307,7 +307,7 @@ def _for_others() -> dict[str, str]:
 
 
 def run_quietly(command: Sequence[str], cwd: str | None = None, environment: Mapping[str, str] | None = None) -> str:
-    """What a program prints.
+    """Runs a program and returns the text that it prints.
 
     Raises:
         BuildError: it fails; with the last error that it prints.

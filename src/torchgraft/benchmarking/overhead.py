@@ -55,7 +55,7 @@ class Subject(NamedTuple):
     @property
     def declaration(self) -> Declaration:
         """The declaration of the operator."""
-        return self.declaration
+        return self.operator.declaration
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What is trained, on what, and when the comparison counts as passed."""
+"""Describes an experiment: the networks, the data, and when the comparison counts as passed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a training step costs, with networks timed in turn: a drift of the machine meets all of them alike."""
+"""Times training steps, with the networks interleaved, so that a drift of the machine changes all times alike."""
 
 import statistics
 import time

@@ -30,7 +30,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Curve:
-    """What a training gave.
+    """The losses and times of a training.
 
     Attributes:
         losses: of each step, on its batch.

@@ -19,7 +19,7 @@ from torchgraft.emulation import library, own
 
 
 def main() -> int:
-    """The command."""
+    """Runs the command."""
     arguments, rest = sys.argv[1:], []
     if "--" in arguments:
         at = arguments.index("--")
@@ -29,18 +29,20 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("operators", nargs="*", help="None: all that have CUDA kernels.")
-    parser.add_argument("--package", type=Path, help="A package's folder with .cu files, of the name of its namespace.")
+    parser.add_argument("operators", nargs="*", help="Operators to run; default: all that have CUDA kernels.")
+    parser.add_argument(
+        "--package", type=Path, help="The folder of a package with .cu files; it has the name of the namespace."
+    )
     parser.add_argument(
         "--architecture", type=int, default=library.ARCHITECTURE, help="Compute capability to build for."
     )
-    parser.add_argument("--device", type=int, help="Of the device; as what is compiled for without it.")
-    parser.add_argument("--launches", type=Path, help="A file for launches, which are then not run.")
+    parser.add_argument("--device", type=int, help="Compute capability of the device; default: that of --architecture.")
+    parser.add_argument("--launches", type=Path, help="Write launches to this file instead of running them.")
     parser.add_argument("--order", type=int, default=0, help="Seed of the order in which threads run; 0: in order.")
-    parser.add_argument("--multiprocessors", type=int, help="Of the device that is emulated.")
-    parser.add_argument("--sanitize", choices=("address", "races"), help="What to watch accesses of memory for.")
-    parser.add_argument("--workers", type=int, help="Compilers at a time.")
-    parser.add_argument("--run", action="store_true", help="What stands behind `--` is a command of its own.")
+    parser.add_argument("--multiprocessors", type=int, help="How many multiprocessors the device has.")
+    parser.add_argument("--sanitize", choices=("address", "races"), help="Mistakes to look for in accesses of memory.")
+    parser.add_argument("--workers", type=int, help="How many compilers run at a time.")
+    parser.add_argument("--run", action="store_true", help="Run the command behind `--` instead of `graft check`.")
     given = parser.parse_args(arguments)
 
     try:

@@ -23,9 +23,9 @@ from torchgraft.emulation.translate import Tree, find_included, read_tree, write
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent
 Sanitizer = Literal["", "address", "races", "coverage"]
-# What kernels are compiled for where nobody says otherwise: clusters and all newer instructions are there.
+# The default compute capability that kernels are compiled for. It has clusters and all newer instructions.
 ARCHITECTURE = 90
-# What else decides what the compiler makes of the sources.
+# Environment variables that change what the compiler makes of the sources.
 _VARIABLES = ("CXX", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CPATH", "CPLUS_INCLUDE_PATH")
 
 
@@ -215,9 +215,9 @@ def _headers() -> Tree:
 
 
 def _identity(sources: Sequence[Path]) -> str:
-    """A word for all that decides what is built, beside the options."""
+    """A digest of everything that decides what is built, except the options."""
     trees = _headers(), read_tree(sources, _root(sources))
-    # What Python makes of the sources is in their translations.
+    # The work of the Python files is in the translations.
     own = [path for room in (HERE, PACKAGE / "cmake") for path in sorted(room.rglob("*")) if path.is_file()]
     files = [path.read_bytes() for path in own if path.suffix not in (".py", ".pyc")]
     compiler = building.version_of(os.environ.get("CXX") or "c++")
@@ -241,7 +241,7 @@ def _run(command: Sequence[str], namespace: str, log: Path, said: TextIO | None)
 
 
 def _arithmetic() -> list[str]:
-    """Flags for fused multiply-adds and conversions of halves, where this processor has them."""
+    """The compiler's flags for fused multiply-adds and conversions of halves, if this processor has them."""
     if platform.machine() != "x86_64":
         return []
     information = Path("/proc/cpuinfo")

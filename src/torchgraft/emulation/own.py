@@ -1,4 +1,4 @@
-"""The CUDA kernels of torchgraft's own operators: where their sources lie, and how all that they compute is checked."""
+"""Finds and builds the CUDA kernels of torchgraft's own operators for the emulator, and checks them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From CUDA C++ to C++ on the emulator: what a macro cannot do."""
+"""Translates CUDA C++ to C++ for the emulator, as far as macros cannot do it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 from torchgraft.building import BuildError
 
-# Of a source, and of its translation that is compiled.
+# The suffixes of a source, and of its translation, which is compiled.
 SOURCE, COMPILED = ".cu", ".cu.cpp"
 # Translations by the paths that they get in a folder.
 Tree = dict[Path, str]
 
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include(?:_next)?\b[ \t]*(.*)$", re.MULTILINE)
 _QUOTED = re.compile(r'"([^"]+)"')
-# What is replaced wherever it stands: PyTorch's CUDA, and names that macros must not have.
+# Texts that are replaced everywhere: names of PyTorch's CUDA, and names that no macro may have.
 _REPLACED = (
     ("torch::stable::accelerator::DeviceGuard", "::emulation::DeviceGuard"),
     ("aoti_torch_get_current_cuda_stream", "::emulation::get_current_stream"),
@@ -40,11 +40,11 @@ _EXTENDED_LAUNCH = re.compile(r"\bcudaLaunchKernelEx\s*\(")
 
 
 class TranslationError(BuildError):
-    """A source that is written as the translation does not know it."""
+    """A source is written in a way that the translation does not know."""
 
 
 def translate(path: Path) -> str:
-    """A file's text in C++; its lines keep their numbers, and errors of the compiler their places."""
+    """The text of a file in C++. Lines keep their numbers, so that the compiler's errors name the right place."""
     text = path.read_text()
     for old, new in _REPLACED:
         text = text.replace(old, new)
@@ -65,7 +65,7 @@ def find_included(sources: Sequence[Path]) -> list[Path]:
     while waiting:
         path = waiting.pop()
         if path in found or not path.is_file():
-            # What is not beside the file that includes it is the compiler's to find.
+            # The compiler looks for files that do not lie beside the one that includes them.
             continue
         found[path] = None
         for name in _INCLUDE.findall(path.read_text()):
@@ -118,7 +118,7 @@ def _static_shared(found: re.Match[str]) -> str:
     alignment, kind, name, extents = found.groups()
     align = re.search(r"\((\w+)\)", alignment)[1] if alignment else f"alignof({kind})"  # type: ignore[index]
     whole = f"std::type_identity_t<{kind}{extents}>"
-    # A static of a function is one an instantiation of it: so it tells variables from each other.
+    # Each instantiation of a function has a static of its own, whose address tells variables from each other.
     return (
         f"static const char {name}_key = 0; {whole}& {name} = *static_cast<{whole}*>("
         f"::emulation::static_shared(&{name}_key, sizeof({whole}), {align}));"
@@ -134,7 +134,7 @@ def _place(path: Path, text: str, found: re.Match[str]) -> str:
 
 
 def _bounds(text: str) -> str:
-    """With what a kernel is compiled for said at its beginning: how many threads a block has at most."""
+    """The text with a call at the beginning of each kernel that gives its launch bounds."""
     at = 0
     while found := _BOUNDS.search(text, at):
         at = _closing(text, found.end())
@@ -145,7 +145,7 @@ def _bounds(text: str) -> str:
 
 
 def _launches(path: Path, text: str) -> str:
-    """With `kernel<<<a, b>>>(c)` as `launch("kernel", kernel, Configuration{a, b}, c)`."""
+    """The text with `launch("kernel", kernel, Configuration{a, b}, c)` for `kernel<<<a, b>>>(c)`."""
     while (at := _without_comments(text).find("<<<")) >= 0:
         plain = _without_comments(text)
         begin = _begin_of_kernel(plain, at)
@@ -170,14 +170,14 @@ def _launches(path: Path, text: str) -> str:
 
 
 def _is_template(text: str, name: str) -> bool:
-    """Whether a name without template arguments is that of a template."""
+    """Whether a name without template arguments names a template."""
     return name.isidentifier() and bool(
         re.search(rf"\btemplate\s*<[^;{{}}]*>\s*(?:static\s+)?__global__[^;{{}}]*\b{name}\s*\(", text)
     )
 
 
 def _begin_of_kernel(text: str, end: int) -> int:
-    """Where the expression in front of `<<<` begins: a name, with its namespaces and template arguments."""
+    """The position where the name in front of `<<<` begins, with its namespaces and template arguments."""
     at = len(text[:end].rstrip())
     while True:
         if text[at - 1] == ">":
@@ -195,7 +195,7 @@ def _begin_of_kernel(text: str, end: int) -> int:
 
 
 def _closing(text: str, at: int) -> int:
-    """Where the parenthesis is closed that was opened in front of a place."""
+    """The position of the parenthesis that closes the one that was opened in front of `at`."""
     depth = 1
     while depth:
         depth += {"(": 1, ")": -1}.get(text[at], 0)

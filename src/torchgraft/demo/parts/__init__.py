@@ -1,4 +1,4 @@
-"""What the demo shows, a file each."""
+"""The parts of the demo, one file each."""
 
 from torchgraft.demo.experiment import Experiment
 from torchgraft.demo.parts.characters import CHARACTER_MODEL

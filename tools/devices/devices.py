@@ -1,11 +1,12 @@
-"""What GPUs that nobody here has make of the kernels: their plans by thousands, and `graft check` in the emulator.
+"""Checks GPUs that the project does not have: thousands of launches of each, and `graft check` in the emulator.
 
-`python tests/emulation/devices.py` writes docs/devices.json, which takes half an hour of a core;
+`python tools/devices/devices.py` writes docs/devices.json, which takes half an hour of a core;
 `tools/docs/support.py` makes a table of it.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -28,11 +29,14 @@ _MULTIPROCESSORS = 84
 
 
 def ask_plans(built: Path, problems: int) -> dict[str, list[dict[str, Any]]]:
-    """What plans.Asked says of each operator on each GPU, as a dict.
+    """Draws calls of every operator, and asks for their launches on each GPU.
 
     Args:
-        built: what `own.build` made for 9.0.
-        problems: how many are drawn.
+        built: the folder of the library that `own.build` made for 9.0.
+        problems: how many calls are drawn.
+
+    Returns:
+        By operator, one plans.Asked for each GPU, as a dict.
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "plans.json")
@@ -45,7 +49,7 @@ def ask_plans(built: Path, problems: int) -> dict[str, list[dict[str, Any]]]:
 
 
 def check(device: int, *options: str) -> subprocess.CompletedProcess[str]:
-    """Asks all operators for their values on a GPU, in the emulator; `options` go to `graft check`."""
+    """Compares all operators with their references on an emulated GPU; `options` go to `graft check`."""
     folders = own.find_folders()
     built = own.build(folders, architecture=COMPILED_FOR[device], workers=2)
     command = own.check_command(folders, ["--property", "value", "--workers", "2", *options])
@@ -54,7 +58,8 @@ def check(device: int, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def main() -> int:
-    """The command."""
+    """Runs the command."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     plans = ask_plans(own.build(own.find_folders(), workers=2), PROBLEMS)
     found = []
     for number, device in enumerate(COMPILED_FOR):

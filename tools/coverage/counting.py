@@ -1,4 +1,4 @@
-"""Libraries of kernels that count which of their lines run, and what they are asked: of `make coverage`.
+"""Builds libraries of kernels that count which lines run, and asks them questions: `make coverage`.
 
 Each counts in files beside its objects, which gcovr reads. Libraries are built and asked several at a time.
 """
@@ -25,7 +25,7 @@ from torchgraft.checking.subject import find_subjects
 from torchgraft.emulation import library, own
 from torchgraft.sampling import Drawn
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src/torchgraft"
 # What answers depend on: kernels and samples.
 SOURCES = (".h", ".cuh", ".cu", ".cpp", ".py")
@@ -117,11 +117,11 @@ class Library:
     variables: dict[str, str]
 
     def kind(self) -> str:
-        """What it was compiled for."""
+        """The architecture or the kind of processor that it was compiled for."""
         return self.place.partition(":")[0]
 
     def questions(self) -> Iterator[list[str]]:
-        """What products are made in, or nothing, an operator, and options of its check; or pytest, and a file."""
+        """The questions: a precision of products or "", an operator, options of its check; or pytest and a file."""
         emulated = self.place in DEVICES
         elsewhere = emulated and self.place != DEVICES[0]
         properties = PROPERTIES_ELSEWHERE if elsewhere else (*PROPERTIES, *KINDS.get(self.place, ("", 0, ()))[2])
@@ -160,7 +160,7 @@ def _held_by_tf32(operator: str) -> list[str]:
 
 
 class Answered:
-    """What was asked of an operator so far, of the sources as they are: lines of a file beside what they counted."""
+    """The questions that were answered about an operator, for the sources as they are: lines of a file."""
 
     def __init__(self, folder: Path) -> None:
         self.path = WORK / f"{folder.name}.answered"

@@ -1,8 +1,9 @@
-"""Asks which small changes of torchgraft's own kernels no sample tells from the original: `make mutants`.
+"""Shows which small changes of torchgraft's own kernels no sample detects: `make mutants`.
 
-As `graft check --mutants`, and with `--emulated` of the CUDA kernels, which then run on the emulator of CUDA; with
-`--races` of their barriers, while it watches for accesses that no barrier orders. Written is a table of all that is
-known so far, by folder and by kind of change, docs/fragments/mutants-*.md.
+Without an option it changes the CPU kernels, as `graft check --mutants` does. `--emulated` changes the CUDA kernels,
+which then run on the emulator of CUDA. `--races` takes out their barriers, and the emulator looks for accesses that no
+barrier orders. Each writes a table of all that is known so far, by folder and by kind of change, to
+docs/fragments/mutants-*.md.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from torchgraft.emulation.library import Sanitizer
 
 ROOT = Path(__file__).parents[1]
 
-# In which threads run, where barriers are taken out.
+# The orders in which threads run, if barriers are taken out.
 ORDERS = (0, 1, 2)
 
 
 def emulated(sanitizer: Sanitizer, order: int = 0) -> Build:
-    """CUDA kernels on the emulator, with an order in which threads run."""
+    """The build of CUDA kernels for the emulator, where threads run in an order that a seed gives."""
 
     def compile(namespace: str, sources: Path, directory: Path) -> Path:
         return library.build(namespace, own.sources_in([sources]), directory, sanitizer=sanitizer)

@@ -1,24 +1,27 @@
-"""Measures which lines and branches of the kernels and host functions a quick check reaches: `make coverage`.
+"""Counts which lines and branches of kernels and host functions a quick check reaches: `make coverage`.
 
 CUDA kernels run on the emulator, compiled for several architectures and on devices of several sizes, as they are chosen
 and each forced on all that it supports. C++ kernels run compiled for any processor, on one thread, and for this
 machine's, on two. Tests of the operators ask both as well. Which kernel is chosen, and what each supports, is also
 asked for problems of any size by the programs of tests/choice.
 
-Branches are those of the compiler, so that each part of a condition is counted by itself; what instantiations of a
-template reach is merged. Left out are the edges of exceptions, lines that only say that nothing comes there, that is
-`fail(...)` and `__trap()`, branches where no condition is written, by which the compiler clears up what it made in
-between, and the way past a `switch` without a default, of which the compiler demands that it name every value. So are
-the branches of assertions: in host functions of CUDA, of what supports.h has promised, and everywhere that a C function
-of PyTorch's has not failed, or gives what it is documented to.
+Branches are counted as the compiler sees them, so that each part of a condition counts by itself. The instantiations of
+a template are merged. The counts leave out
 
-A question that was answered is not asked again until sources or samples change, so that an interrupted run goes on
-where it ended. So does one that ends after `--seconds`, which keeps what it has counted. All that it goes on from lies
-in build/coverage/*.answered and *.json: another machine with the same compiler can take it up.
+- the edges of exceptions;
+- lines that only say that no call gets there: `fail(...)` and `__trap()`;
+- branches on lines without a condition, where the compiler destroys temporary objects;
+- the way past a `switch` without a default: the compiler demands that such a `switch` names every value;
+- the branches of assertions: in host functions of CUDA those of what supports.h has promised, and everywhere those that
+  a C function of PyTorch did not fail, or returned what its documentation says.
 
-Written are a table for each operator, docs/fragments/coverage-*.md, once it was asked on the CPU and on the first GPU,
-and what was not reached, build/coverage/missing.txt. Once all was asked everywhere, it stands in
-docs/fragments/coverage-left.md too.
+A question that was answered is not asked again until sources or samples change, so that an interrupted run, or one that
+ended after `--seconds`, goes on where it ended. The answers lie in build/coverage/*.answered and *.json. Another
+machine with the same compiler can go on from them.
+
+The program writes a table for each operator, docs/fragments/coverage-*.md, as soon as the operator was asked on the CPU
+and on the first GPU, and the lines that were not reached, build/coverage/missing.txt. Once everything was asked
+everywhere, it writes those lines to docs/fragments/coverage-left.md too.
 """
 
 from __future__ import annotations
@@ -44,15 +47,14 @@ from torchgraft.benchmarking.table import Table
 from torchgraft.emulation import own
 
 FRAGMENTS = ROOT / "docs/fragments"
-# Lines that are not to be reached, and those without a word: a bracket runs where an exception passes. gcovr does not
-# find the texts of sources that were translated.
+# Lines that no call should reach, and lines without a word: a bracket runs if an exception passes. gcovr does not find
+# the texts of translated sources by itself.
 NOT_ASKED = re.compile(r"\s*(fail\(|__trap\(\)).*|\W*")
-# In a host function of CUDA; in those that both devices share it checks what a caller gives.
+# An assertion in host functions of CUDA. In functions that both devices share it checks the caller's arguments.
 ASSERTION = re.compile(r"\s*TORCHGRAFT_CHECK\(")
-# Of a condition, or of a part of one on a line of its own. Around what compares stand spaces, around what a template is
-# given none.
+# A condition, or a part of one on a line of its own. Comparisons have spaces around them, template arguments none.
 CONDITION = re.compile(r"\b(if|for|while|switch|case)\b|&&|\|\||[?!]| [<>](\s|$)|[=<>]=|TORCHGRAFT_CHECK\(")
-# Everywhere.
+# An assertion in every function.
 CALL_OF_PYTORCH = re.compile(r"\s*TORCH_ERROR_CODE_CHECK\(|\s*TORCHGRAFT_CHECK\(.*\"PyTorch (gives|pads) ")
 SWITCH = re.compile(r"(\s*)switch \(")
 
@@ -96,7 +98,7 @@ def _share(some: int, all: int) -> str:
 
 
 def main() -> int:
-    """The command."""
+    """Runs the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("operators", nargs="*", help="Folders of operators; none: all.")
     parser.add_argument(
@@ -197,7 +199,7 @@ def _lines_of(name: str, counted: list[dict[str, Any]]) -> dict[int, Line]:
 
 
 def _has_default(following: list[str], indent: str) -> bool:
-    """Whether a `switch` has one, by the lines that follow its first."""
+    """Whether a `switch` has a default, by the lines that follow its first line."""
     return any("default:" in line for line in itertools.takewhile(lambda line: line != f"{indent}}}", following))
 
 
@@ -210,7 +212,7 @@ def _leave_out_default(line: Line) -> None:
 
 
 def _table(files: dict[str, dict[int, Line]], places: list[str]) -> str:
-    """What was asked where; a row a folder of sources, one for all."""
+    """The table: a sentence about what was asked where, a row for each folder of sources, and one for all."""
     by_folder: dict[str, Counts] = {}
     total = Counts()
     for name, lines in sorted(files.items()):

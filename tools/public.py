@@ -1,7 +1,7 @@
-"""What is public, as text: names and signatures in Python, commands and their options, schemas, and C++ headers.
+"""Lists everything public: names and signatures in Python, commands and their options, schemas, and C++ headers.
 
-`python tests/public.py` writes tests/public.txt, which a test compares. A line that changes there is a line in
-CHANGELOG.md, and once a version with it is released, a version that warns before the next one takes it away.
+`python tools/public.py` writes tests/public.txt, which a test compares. If a line changes there, add a line to
+CHANGELOG.md. A released name may change or disappear only after a version that warns about it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torchgraft import Operator
 from torchgraft.benchmarking.definitions import read_source
 from torchgraft.cli import app
 
-LIST = Path(__file__).with_name("public.txt")
+LIST = Path(__file__).parents[1] / "tests/public.txt"
 INCLUDE = Path(torchgraft.__file__).parent / "include/torchgraft"
 MODULES = (
     torchgraft,
@@ -105,7 +105,7 @@ def _subcommands(path: str, group: Any) -> Iterator[str]:
 
 
 def schemas() -> Iterator[str]:
-    """What `torch.ops.torchgraft` holds."""
+    """The schemas of `torch.ops.torchgraft`."""
     ours = (each for each in Operator.registered.values() if each.namespace == "torchgraft")
     return (str(each.public._schema) for each in sorted(ours, key=lambda each: each.name))
 

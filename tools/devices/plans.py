@@ -68,7 +68,7 @@ _LARGE_TILES = (
 
 @dataclass
 class Asked:
-    """What was asked of a GPU.
+    """The calls that were drawn for a GPU, and what came of them.
 
     Attributes:
         device: its compute capability, as 75 or 90.
@@ -103,7 +103,7 @@ def subjects() -> list[Subject]:
 
 
 def named_calls() -> Iterator[tuple[Operator, Sample]]:
-    """What the samples of all operators ask, and convolutions whose tiles are large."""
+    """The calls of the samples of all operators, and convolutions whose tiles are large."""
     for subject in subjects():
         yield from ((subject.operator, sample) for sample in subject.samples.named if not sample.tf32)
         yield from (

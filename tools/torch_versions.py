@@ -1,4 +1,4 @@
-"""Runs `graft check --quick` on the CPU under this environment's PyTorch, and writes what came of it to docs/versions.
+"""Runs `graft check --quick` on the CPU under this environment's PyTorch, and writes the counts to docs/versions.
 
 `make test-torch` calls it in an environment of its own; `tools/docs/support.py` makes a table of what it wrote.
 """
@@ -20,7 +20,7 @@ FOLDER = ROOT / "docs/versions"
 
 
 def summary(report: dict[str, Any], commit: str) -> dict[str, Any]:
-    """What is kept of a report of `graft check`: by operator the counts, and the names of properties that failed."""
+    """The kept part of a report of `graft check`: counts by operator, and the names of properties that failed."""
     operators: dict[str, Counter[str]] = {}
     failed: dict[str, list[str]] = {}
     for result in report["results"]:
