@@ -80,6 +80,84 @@ def test_the_kernel_of_a_shift(ask, passed, channels_last, bytes_of_element, dev
     assert ask("shift", passed, channels_last, bytes_of_element, *device, *sizes) == kernels
 
 
+def plans_of(program, kernel, lines):
+    """How a kernel of shift cuts each of these calls, whose last number is the address of the source."""
+    text = "".join(f"{kernel} {line}\n" for line in lines)
+    asked = subprocess.run([program("shift"), "plans"], input=text, capture_output=True, text=True, check=True)
+    return asked.stdout.splitlines()
+
+
+# Calls on a GPU with 132 multiprocessors and 227 KB of shared memory a block.
+ROWS_OF_THE_RING = {
+    # Four blocks a multiprocessor, as long as the ring lets offsets differ by five rows; fewer for wider rows.
+    "forward 1 4 132 232448 128 64 300 25 1 0": "528 blocks of 160, 264 parts, 56320 bytes; ring of 13, span 6;",
+    "grads 1 4 132 232448 128 64 300 25 1 0": "528 blocks of 160, 264 parts, 53632 bytes; ring of 12, span 6;",
+    "forward 1 4 132 232448 128 64 300 28 1 0": "528 blocks of 192, 264 parts, 57344 bytes; ring of 12, span 5;",
+    "forward 1 4 132 232448 128 64 300 29 1 0": "396 blocks of 192, 198 parts, 72448 bytes; ring of 15, span 8;",
+    # As many channels as 32 bytes hold, and more; as many threads a row as 128 bytes allow, and more.
+    "forward 1 4 132 232448 2 8 30 25 1 0": "60 blocks of 64, 60 parts, 30944 bytes; ring of 30, span 536870912;",
+    "forward 1 4 132 232448 2 9 30 25 1 0": "60 blocks of 160, 60 parts, 56320 bytes; ring of 13, span 6;",
+    "forward 1 4 132 232448 2 64 300 80 1 0": "132 blocks of 512, 66 parts, 231936 bytes; ring of 20, span 13;",
+    "forward 1 4 132 232448 2 64 300 81 1 0": "528 blocks of 160, 66 parts, 55872 bytes; ring of 19, span 12;",
+    "forward 1 4 132 232448 2 64 300 320 1 0": "128 blocks of 512, 16 parts, 229696 bytes; ring of 21, span 14;",
+    "forward 1 4 132 232448 2 64 300 321 1 0": "none",
+    # A ring that holds all rows takes any offsets in one pass.
+    "forward 1 4 132 232448 2 64 13 25 1 0": "52 blocks of 160, 26 parts, 56320 bytes; ring of 13, span 536870912;",
+    "forward 1 4 132 232448 2 64 14 25 1 0": "56 blocks of 160, 28 parts, 56320 bytes; ring of 13, span 6;",
+    # With a stride rows of results lie further apart in the source, and closer together in its transpose.
+    "forward 1 4 132 232448 2 64 300 25 3 0": "264 blocks of 160, 132 parts, 111872 bytes; ring of 27, span 10;",
+    "input_grad 1 4 132 232448 2 64 300 25 3 0": "528 blocks of 160, 264 parts, 56320 bytes; ring of 13, span 27;",
+}
+COPIES_OF_THE_RING = {
+    "forward 1 4 132 232448 2 64 300 25 1 0": "2 groups of 32, 5 chunks; 8 and 8 pieces of 16; pitch 992 of 14080, 1",
+    "forward 1 2 132 232448 2 64 300 25 1 0": "1 groups of 64, 5 chunks; 8 and 8 pieces of 16; pitch 1984 of 28160, 1",
+    # The channels of a pixel, and where the source begins, limit the bytes of a copy.
+    "forward 1 2 132 232448 2 72 300 25 1 0": "2 groups of 64, 5 chunks; 8 and 1 pieces of 16; pitch 1984 of 28160, 1",
+    "forward 1 2 132 232448 2 68 300 25 1 0": "2 groups of 64, 5 chunks; 16 and 1 pieces of 8; pitch 1984 of 28160, 1",
+    "forward 1 2 132 232448 2 66 300 25 1 0": "2 groups of 64, 5 chunks; 32 and 1 pieces of 4; pitch 1984 of 28160, 1",
+    "forward 1 2 132 232448 2 65 300 25 1 0": "2 groups of 64, 5 chunks; 64 and 1 pieces of 2; pitch 1984 of 28160, 1",
+    "forward 1 2 132 232448 2 64 300 25 1 8": "1 groups of 64, 5 chunks; 16 and 16 pieces of 8; pitch 1984 of 28160, 1",
+    "forward 1 2 132 232448 2 64 300 25 1 2": "1 groups of 64, 5 chunks; 64 and 64 pieces of 2; pitch 1984 of 28160, 1",
+    "forward 1 8 132 232448 2 63 300 25 1 0": "4 groups of 16, 5 chunks; 16 and 15 pieces of 8; pitch 496 of 7040, 1",
+    # Columns of five threads, and one more; a stride moves the ring by as many slots, as far as it has them.
+    "forward 1 4 132 232448 2 64 300 26 1 0": "2 groups of 32, 6 chunks; 8 and 8 pieces of 16; pitch 1024 of 13504, 1",
+    "forward 1 4 132 232448 2 64 300 25 3 0": "2 groups of 32, 5 chunks; 8 and 8 pieces of 16; pitch 992 of 27968, 3",
+}
+PLANES = {
+    "forward 0 4 132 232448 128 64 300 25 1 0": "512 blocks of 128, 256 parts, 45872 bytes; 150 rows of 151, 7 a thread",
+    "grads 0 4 132 232448 128 64 300 25 1 0": "656 blocks of 128, 512 parts, 38464 bytes; 75 rows of 76, 4 a thread",
+    # A tile whose sources keep 32 or 64 threads busy gets no more; a row more takes twice as many.
+    "forward 0 4 132 232448 2 64 15 64 1 0": "128 blocks of 32, ",
+    "forward 0 4 132 232448 2 64 16 64 1 0": "128 blocks of 64, ",
+    "forward 0 4 132 232448 2 64 31 64 1 0": "128 blocks of 64, ",
+    "forward 0 4 132 232448 2 64 32 64 1 0": "128 blocks of 128, ",
+    "grads 0 4 132 232448 2 64 7 64 1 0": "128 blocks of 32, ",
+    "grads 0 4 132 232448 2 64 8 64 1 0": "128 blocks of 64, ",
+    # Double and strides always take 128.
+    "forward 0 8 132 232448 2 64 8 8 1 0": "128 blocks of 128, 2 parts, 2320 bytes; 8 rows of 9, 1 a thread",
+    "forward 0 4 132 232448 2 64 8 8 2 0": "128 blocks of 128, 2 parts, 1040 bytes; 4 rows of 8, 1 a thread",
+    # A tile of the longest rows holds one row of results.
+    "forward 0 4 132 232448 2 64 30 1366 1 0": "480 blocks of 128, 60 parts, 49424 bytes; 1 rows of 2,",
+    "forward 0 4 132 232448 2 64 30 1365 1 0": "384 blocks of 128, 30 parts, 65792 bytes; 2 rows of 3,",
+    # Shared memory that just holds a tile beside the 3,616 bytes that the kernel declares, and a byte less.
+    "forward 0 4 132 147888 2 64 30 4000 1 0": "128 blocks of 128, 60 parts, 144272 bytes; 1 rows of 2,",
+    "forward 0 4 132 147887 2 64 30 4000 1 0": "none",
+}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "plans", "place"),
+    [("channels_last", ROWS_OF_THE_RING, 0), ("channels_last", COPIES_OF_THE_RING, 2), ("planes", PLANES, 0)],
+    ids=["rows of the ring", "copies to the ring", "planes"],
+)
+def test_how_a_kernel_of_a_shift_cuts_its_work(program, kernel, plans, place):
+    found = plans_of(program, kernel, plans)
+    beginnings = [
+        plan.split("; ", place)[-1][: len(expected)] for plan, expected in zip(found, plans.values(), strict=True)
+    ]
+    assert dict(zip(plans, beginnings, strict=True)) == plans
+
+
 def test_a_name_of_a_kernel_of_a_shift_is_its_path(program):
     done = subprocess.run([program("shift"), "names"], capture_output=True, text=True, check=True)
     kernels = kernels_in(PACKAGE / "operators/shift/cuda")

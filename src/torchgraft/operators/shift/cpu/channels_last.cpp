@@ -24,388 +24,35 @@
 // The gradient of the input is the same, with its taps turned around. Those of the offsets are products of
 // the output's gradient with differences of the same taps; the sums of each unit are kept, and added up in
 // order.
-
 #include <torchgraft/cpu_convert.h>
 #include <torchgraft/cpu_stream.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
-#include <tuple>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
+#include "channels_last_ring.h"
+#include "channels_last_taps.h"
 #include "kernels.h"
 
 namespace torchgraft::shift::cpu {
 namespace {
 
-// Of a ring: a quarter of a second-level cache, so that results find room there too.
-constexpr int64_t kRingBytes = 512 << 10;
-// Rows of results of a line before the next line's: what they share of the ring is in first-level cache.
-constexpr int64_t kMostRows = 8;
-// Rows of results at once, where there are registers for them.
+// Rows of results that are computed at once, if there are registers for them.
 template <int kBytes>
 constexpr int kRowsAtOnce = kBytes == 64 ? 4 : 2;
-// Rows of results of a unit, at least: each brings the rows around it anew.
+// The least number of rows of results of a unit: each unit brings the rows around it anew.
 constexpr int64_t kLeastRows = 32;
-// Columns of results whose products are summed in `accumulate_t<T>`, and those sums in double.
+// Products of this many columns are summed in `accumulate_t<T>`, and their sums in double.
 constexpr int64_t kColumnsOfSum = 16;
-constexpr int64_t kAlignment = 64;
-// A row that there is not, however far results are from it, in numbers of 32 bits.
-constexpr int64_t kNowhere = -(int64_t{1} << 30);
 constexpr int64_t kMostOf32Bits = int64_t{1} << 29;
 
-// As many channels as there are lanes in a vector, and numbers of rows, columns and elements for each.
-template <int kBytes, typename A>
-struct Lanes {
-  static constexpr int kCount = kBytes / sizeof(A);
-  using Number = std::conditional_t<sizeof(A) == 8 || kCount == 1, int64_t, int32_t>;
-  using Bits = std::conditional_t<sizeof(A) == 8, uint64_t, uint32_t>;
-  using Values = Vector<A, kBytes>;
-  using Numbers = Vector<Number, kCount * sizeof(Number)>;
-  using Mask = Vector<Bits, kBytes>;
-};
-
-template <typename V, typename M>
-TORCHGRAFT_INLINE void mask(V& values, const M& bits) {
-  M all;
-  reinterpret(all, values);
-  reinterpret(values, M(all & bits));
-}
-
-// Where a vector of results is a cache line.
+// Whether a vector of results is a cache line.
 template <int kBytes, typename T>
 constexpr bool kStreams = kBytes == kAlignment && std::is_same_v<T, accumulate_t<T>>;
 
-// Elements that begin with a cache line.
-template <typename A>
-class Scratch {
- public:
-  void reserve(int64_t elements) {
-    const int64_t needed = elements + kAlignment / static_cast<int64_t>(sizeof(A));
-    if (static_cast<int64_t>(elements_.size()) < needed) elements_.assign(needed, A(0));
-  }
-
-  A* data() {
-    const uintptr_t begin = reinterpret_cast<uintptr_t>(elements_.data());
-    return elements_.data() + (-begin % kAlignment) / sizeof(A);
-  }
-
- private:
-  std::vector<A> elements_;
-};
-
-// The taps of all channels. Rows of those that see nothing of the source are kNowhere.
-template <typename A>
-struct AllTaps {
-  std::vector<int64_t> row, column;
-  std::vector<A> row_weights[2], column_weights[2];
-  std::vector<char> is_whole;  // a weight is zero
-  int64_t step = 1;
-  int64_t period = 1;
-  int64_t source_rows = 0;
-
-  template <typename Pass>
-  AllTaps(const Pass& pass, bool transposed) {
-    const Geometry& geometry = pass.geometry;
-    const int64_t result_rows = transposed ? geometry.height : geometry.steps;
-    for (int64_t channel = 0; channel < geometry.channels; ++channel) {
-      const Taps<A> taps = taps_of(pass, channel, transposed);
-      step = taps.step;
-      period = taps.period;
-      source_rows = taps.source_rows;
-      const bool has_rows =
-          floor_divide(taps.row, period) < source_rows && (result_rows - 1) * step + taps.row + 1 >= 0;
-      const bool has_columns = taps.column >= -geometry.width && taps.column < geometry.width;
-      row.push_back(has_rows && has_columns ? taps.row : kNowhere);
-      column.push_back(has_columns ? taps.column : 0);
-      bool any_zero = false;
-      for (int i = 0; i < 2; ++i) {
-        row_weights[i].push_back(taps.row_weights[i]);
-        column_weights[i].push_back(taps.column_weights[i]);
-        any_zero = any_zero || taps.row_weights[i] == 0 || taps.column_weights[i] == 0;
-      }
-      is_whole.push_back(any_zero);
-    }
-  }
-
-  // Least and most of the rows of channels [first, last).
-  std::pair<int64_t, int64_t> span(int64_t first, int64_t last) const {
-    int64_t least = 0, most = 0;
-    bool any = false;
-    for (int64_t channel = first; channel < last; ++channel) {
-      if (row[channel] == kNowhere) continue;
-      least = any ? std::min(least, row[channel]) : row[channel];
-      most = any ? std::max(most, row[channel]) : row[channel];
-      any = true;
-    }
-    return {least, most};
-  }
-
-  // Rows of the source that so many rows of results lie between, of channels whose rows are `apart`.
-  int64_t rows_of(int64_t result_rows, int64_t apart) const {
-    return std::min(((result_rows - 1) * step + apart + 1) / period + 2, source_rows);
-  }
-};
-
-struct Unit {
-  int64_t image;
-  int64_t channel, channels;
-  int64_t first, last;  // rows of results
-};
-
-// A ring of rows of the source, in a thread's scratch. It slides down the rows of a unit's results.
-template <typename T>
-class Ring {
- public:
-  using A = accumulate_t<T>;
-
-  // `image` begins at the unit's first channel; a vector has `lanes`.
-  void open(const T* image, const AllTaps<A>& taps, const Geometry& geometry, const Unit& unit,
-            int64_t lanes) {
-    image_ = image;
-    taps_ = &taps;
-    unit_ = unit;
-    step_ = geometry.channels;
-    width_ = geometry.width;
-    lanes_ = lanes;
-    lines_ = ceil_divide(unit.channels, lanes);
-    pitch_ = lines_ * width_ * lanes;
-    std::tie(least_row_, most_row_) = taps.span(unit.channel, unit.channel + unit.channels);
-    const int64_t apart = most_row_ - least_row_;
-    rows_ = kMostRows;
-    while (rows_ > 1 && taps.rows_of(rows_, apart) * pitch_ * static_cast<int64_t>(sizeof(A)) > kRingBytes) {
-      --rows_;
-    }
-    slots_ = std::max<int64_t>(taps.rows_of(rows_, apart), 1);
-    // What lies beside a row is read and thrown away.
-    margin_ = round_up((width_ + 1) * lanes, kAlignment / sizeof(A));
-    elements_.reserve(slots_ * pitch_ + 2 * margin_);
-    lower_.reserve(lines_ * (width_ + 1) * lanes);
-    brought_ = 0;
-    last_ = unit.first;
-  }
-
-  // Goes on to the next rows of results, and brings those of the source; false where there are none.
-  template <int kBytes>
-  TORCHGRAFT_INLINE bool next() {
-    if (last_ >= unit_.last) return false;
-    first_ = last_;
-    last_ = std::min(first_ + rows_, unit_.last);
-    const AllTaps<A>& taps = *taps_;
-    const int64_t begin = floor_divide(first_ * taps.step + least_row_, taps.period);
-    const int64_t end = floor_divide((last_ - 1) * taps.step + most_row_ + 1, taps.period) + 1;
-    source_first_ = std::clamp<int64_t>(begin, 0, taps.source_rows);
-    const int64_t source_last = std::clamp<int64_t>(end, source_first_, taps.source_rows);
-    for (int64_t row = std::max(source_first_, brought_); row < source_last; ++row) bring<kBytes>(row);
-    brought_ = std::max(brought_, source_last);
-    return true;
-  }
-
-  const AllTaps<A>& taps() const { return *taps_; }
-  const Unit& unit() const { return unit_; }
-  int64_t first() const { return first_; }
-  int64_t last() const { return last_; }
-  int64_t width() const { return width_; }
-  int64_t step() const { return step_; }
-  int64_t lines() const { return lines_; }
-
-  // The first of a line's channels, counted from the unit's: the last line overlaps the one before.
-  int64_t channel(int64_t line) const { return std::min(line * lanes_, unit_.channels - lanes_); }
-  // Row `source_first` of the source lies in slot `first_slot`, the next in the next.
-  int64_t source_first() const { return source_first_; }
-  int64_t first_slot() const { return source_first_ % slots_; }
-  int64_t slots() const { return slots_; }
-  int64_t pitch() const { return pitch_; }
-  const A* line(int64_t line) { return elements_.data() + margin_ + line * width_ * lanes_; }
-  // Of a line: what the row of results before leaves to the next.
-  A* lower(int64_t line) { return lower_.data() + line * (width_ + 1) * lanes_; }
-
- private:
-  template <int kBytes>
-  TORCHGRAFT_INLINE void bring(int64_t row) {
-    constexpr int64_t kLanes = kBytes / sizeof(A);
-    using V = Vector<A, kBytes>;
-    const int64_t last_channel = unit_.channels - kLanes;
-    const int64_t line_pitch = width_ * kLanes;
-    const int64_t row_elements = width_ * step_;
-    const T* from = image_ + row * row_elements;
-    A* to = elements_.data() + margin_ + row % slots_ * pitch_;
-    const auto copy = [&](int64_t channel, A* place) __attribute__((always_inline)) {
-      V values;
-      load_converted<V, A>(values, from + channel);
-      // The next row, as rows are not long enough for processors to foresee them.
-      __builtin_prefetch(from + channel + row_elements, 0, 2);
-      store(values, place);
-    };
-    for (int64_t column = 0; column < width_; ++column, from += step_, to += kLanes) {
-      A* place = to;
-      for (int64_t channel = 0; channel < last_channel; channel += kLanes, place += line_pitch) {
-        copy(channel, place);
-      }
-      copy(last_channel, place);
-    }
-  }
-
-  const T* image_ = nullptr;
-  const AllTaps<A>* taps_ = nullptr;
-  Unit unit_ = {};
-  int64_t step_ = 0, width_ = 0, lanes_ = 1, lines_ = 0, pitch_ = 0, margin_ = 0;
-  int64_t least_row_ = 0, most_row_ = 0;
-  int64_t rows_ = 1, slots_ = 1;
-  int64_t first_ = 0, last_ = 0;
-  int64_t source_first_ = 0, brought_ = 0;
-  Scratch<A> elements_;
-  Scratch<A> lower_;
-};
-
-template <typename Number>
-inline constexpr Number kLanesInOrder[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-
-// The taps of a line's channels.
-template <int kBytes, typename A>
-struct LineTaps {
-  using L = Lanes<kBytes, A>;
-  alignas(kAlignment) typename L::Number row[L::kCount];
-  alignas(kAlignment) typename L::Number column[L::kCount];
-  const A* row_weights[2];
-  const A* column_weights[2];
-  bool is_whole = false;
-
-  TORCHGRAFT_INLINE LineTaps(const AllTaps<A>& taps, int64_t channel) {
-    for (int l = 0; l < L::kCount; ++l) {
-      row[l] = static_cast<typename L::Number>(taps.row[channel + l]);
-      column[l] = static_cast<typename L::Number>(taps.column[channel + l]);
-      is_whole |= taps.is_whole[channel + l] != 0;
-    }
-    for (int i = 0; i < 2; ++i) {
-      row_weights[i] = taps.row_weights[i].data() + channel;
-      column_weights[i] = taps.column_weights[i].data() + channel;
-    }
-  }
-};
-
-// A pair of weights in registers, and which of them are not zero: what those weigh is not read, and may be
-// NaN.
-template <int kBytes, typename A>
-struct Weights {
-  using L = Lanes<kBytes, A>;
-  typename L::Values values[2];
-  typename L::Mask counts[2];
-
-  TORCHGRAFT_INLINE explicit Weights(const A* const (&weights)[2]) {
-    for (int i = 0; i < 2; ++i) {
-      load(values[i], weights[i]);
-      typename L::Bits bits[L::kCount];
-      for (int l = 0; l < L::kCount; ++l) bits[l] = weights[i][l] != 0 ? ~typename L::Bits{0} : 0;
-      load(counts[i], bits);
-      keep(values[i]);
-    }
-  }
-
-  template <bool kWhole, typename V>
-  TORCHGRAFT_INLINE void blend(V& sum, const V& near, const V& far) const {
-    if constexpr (kWhole) {
-      V left = near, right = far;
-      mask(left, counts[0]);
-      mask(right, counts[1]);
-      sum = left * values[0] + right * values[1];
-    } else {
-      sum = near * values[0] + far * values[1];
-    }
-  }
-};
-
-// One tap of a line's channels, column after column.
-template <int kBytes, typename A>
-class Reader {
- public:
-  using L = Lanes<kBytes, A>;
-  using V = typename L::Values;
-  using Number = typename L::Number;
-#if defined(__x86_64__)
-  static constexpr bool kGathers = kBytes == 64;
-#else
-  static constexpr bool kGathers = false;
-#endif
-
-  // In rows `row` + `further`, from column `column` on.
-  template <typename T>
-  TORCHGRAFT_INLINE void open(Ring<T>& ring, int64_t line, const Number* row, int64_t further,
-                              const Number* column) {
-    // Without comparisons, which compilers take lane by lane here: with all bits of a number's sign.
-    constexpr int kSign = 8 * sizeof(Number) - 1;
-    const Number source_rows = ring.taps().source_rows, slots = ring.slots(), pitch = ring.pitch();
-    typename L::Numbers rows, lanes;
-    load(rows, row);
-    load(column_, column);
-    load(lanes, kLanesInOrder<Number>);
-    rows += static_cast<Number>(further);
-    const typename L::Numbers is_none = (rows | (source_rows - 1 - rows)) >> kSign;
-    const typename L::Numbers beyond =
-        rows - static_cast<Number>(ring.source_first() - ring.first_slot() + slots);
-    const typename L::Numbers slot = (beyond + (slots & (beyond >> kSign))) & ~is_none;
-    const typename L::Numbers places = slot * pitch + column_ * L::kCount + lanes;
-    // So far outside that no number of steps leads into the image, nor a difference out of the numbers.
-    column_ = (column_ & ~is_none) | (std::numeric_limits<Number>::min() / 2 & is_none);
-    from_ = ring.line(line);
-    width_ = static_cast<Number>(ring.width());
-    if constexpr (kGathers) {
-      places_ = places;
-    } else {
-      store(places, places_of_lanes_);
-    }
-  }
-
-  // The next column; zero where there is none.
-  TORCHGRAFT_INLINE void next(V& values) {
-    if constexpr (kGathers) {
-      const typename L::Numbers width = typename L::Numbers{} + width_;
-      if constexpr (sizeof(A) == 4) {
-        asm("vpcmpltud %[width], %[column], %%k1\n\t"
-            "vpxord %[values], %[values], %[values]\n\t"
-            "vgatherdps (%[from],%[places],4), %[values]%{%%k1%}"
-            : [values] "=&v"(values)
-            : [width] "v"(width), [column] "v"(column_), [places] "v"(places_), [from] "r"(from_),
-              "m"(*reinterpret_cast<const A(*)[]>(from_))
-            : "k1");
-      } else {
-        asm("vpcmpltuq %[width], %[column], %%k1\n\t"
-            "vpxorq %[values], %[values], %[values]\n\t"
-            "vgatherqpd (%[from],%[places],8), %[values]%{%%k1%}"
-            : [values] "=&v"(values)
-            : [width] "v"(width), [column] "v"(column_), [places] "v"(places_), [from] "r"(from_),
-              "m"(*reinterpret_cast<const A(*)[]>(from_))
-            : "k1");
-      }
-    } else {
-      V found;
-      pick(found, std::make_integer_sequence<int, L::kCount>());
-      constexpr int kSign = 8 * sizeof(Number) - 1;
-      const typename L::Numbers is_none = (column_ | (width_ - 1 - column_)) >> kSign;
-      mask(found, __builtin_convertvector(~is_none, typename L::Mask));
-      values = found;
-    }
-    from_ += L::kCount;
-    column_ += 1;
-  }
-
- private:
-  template <int... kLane>
-  TORCHGRAFT_INLINE void pick(V& values, std::integer_sequence<int, kLane...>) const {
-    values = V{from_[places_of_lanes_[kLane]]...};
-  }
-
-  const A* from_;  // of the current column
-  Number width_;
-  typename L::Numbers column_;
-  typename L::Numbers places_;
-  Number places_of_lanes_[L::kCount];
-};
-
-// Results whose upper taps are the lower ones of the row before.
+// Computes results whose upper taps are the lower ones of the row before.
 template <int kBytes, typename T>
 struct ResampleInSteps {
   using A = accumulate_t<T>;
@@ -437,7 +84,7 @@ struct ResampleInSteps {
     for (; row < ring.last(); ++row) run_rows<kWhole, kStreamed, 1, true>(ring, line, taps, row, to);
   }
 
-  // kResults: else only what the next row needs is computed.
+  // Without kResults it computes only what the next row needs.
   template <bool kWhole, bool kStreamed, int kCount, bool kResults>
   TORCHGRAFT_INLINE static void run_rows(Ring<T>& ring, int64_t line, const LineTaps<kBytes, A>& taps,
                                          int64_t first, T* to) {
@@ -475,8 +122,8 @@ struct ResampleInSteps {
   }
 };
 
-// Results whose rows are further apart than their taps: from two rows of the source; or, between rows of the
-// source that are further apart than that, from one.
+// Computes results whose rows are further apart than their taps, from two rows of the source; or, if the rows
+// of the source are further apart than the taps, from one.
 template <int kBytes, typename T, int kTaps>
 struct ResampleApart {
   using A = accumulate_t<T>;
@@ -558,8 +205,8 @@ struct ResampleApart {
   }
 };
 
-// Adds the products of gradients of results with what their taps say of the offsets. A vector's sums along x
-// and along y lie in `totals`, those along y `pitch` further on.
+// Adds up the products of the output's gradients with the differences of their taps. The sums along x of a
+// vector begin at `totals`, the sums along y `pitch` further on.
 template <int kBytes, typename T>
 struct Sum {
   using A = accumulate_t<T>;
@@ -634,8 +281,8 @@ struct Sum {
   }
 };
 
-// Calls `function` with the bytes of the widest vector that so many channels fill; or that one of which
-// numbers have 64 bits.
+// Calls `function` with the bytes of the widest vector that `channels` channels fill, or with the width whose
+// numbers have 64 bits if the image is huge.
 template <int kBytes, typename A, typename Function>
 TORCHGRAFT_INLINE void with_lanes(int64_t channels, bool is_huge, const Function& function) {
   constexpr int kLanes = kBytes / sizeof(A);
@@ -705,7 +352,7 @@ SHIFT_UNITS(Half)
 SHIFT_UNITS(BFloat16)
 #undef SHIFT_UNITS
 
-// Images, in groups of channels that a ring holds, in bands of rows of the output.
+// Cuts images into units: groups of channels that a ring holds, and bands of rows of the output.
 template <typename T>
 class Units {
  public:
@@ -739,7 +386,7 @@ class Units {
             std::min(first + rows_, geometry_.steps)};
   }
 
-  // The same, in rows of the input.
+  // The same unit in rows of the input.
   Unit of_input(Unit unit) const {
     unit.first *= geometry_.stride;
     unit.last = unit.last == geometry_.steps ? geometry_.height : unit.last * geometry_.stride;
@@ -772,7 +419,7 @@ class Units {
   bool is_huge_ = false;
 };
 
-// Whether results are better written past the caches, which takes whole cache lines.
+// Whether results go past the caches: only whole cache lines can, and only large results gain.
 template <typename T>
 bool streams_to(const T* result, int64_t elements, int64_t channels) {
   return elements * static_cast<int64_t>(sizeof(T)) >= kStreamedBytes &&

@@ -31,7 +31,7 @@ constexpr int planes_resident_threads(int element_bytes, Pass pass) {
   return element_bytes == 8 ? 512 : (pass == Pass::grads ? 768 : 1024);
 }
 
-// Of all that is to be known of a tile, in shared memory: the size of Tile in planes.cu.
+// Of all that is to be known of a tile, in shared memory: the size of PlanesTile in planes_tile.cuh.
 constexpr int tile_bytes(int element_bytes) { return element_bytes == 8 ? 128 : 112; }
 // Of shared memory, next to a launch's.
 inline int64_t planes_declared_bytes(const Problem& problem) {
