@@ -192,9 +192,8 @@ def compilation() -> Any:
     return torch._guards.TracingContext.try_get()
 
 
-def share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors have the same storage; False for those without one."""
-    return bool(torch._C._is_alias_of(one, other))  # type: ignore[attr-defined]
+# Whether two tensors have the same storage; False for those without one.
+share_memory: Callable[[torch.Tensor, torch.Tensor], bool] = torch._C._is_alias_of  # type: ignore[attr-defined]
 
 
 def callee_of(operator: Any) -> Any:

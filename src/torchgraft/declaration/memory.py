@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from torchgraft._private import pytorch
+from torchgraft._private.pytorch import share_memory
 from torchgraft.declaration.results import as_tuple
 from torchgraft.declaration.schema import tensors_in
 
@@ -27,21 +28,25 @@ def expect_own_memory(operator: str, source: str, results: Any, arguments: Seque
     """
     others = list(tensors_in(arguments))
     for number, result in enumerate(tensors_in(as_tuple(results))):
-        problem = ""
-        if any(result is other or pytorch.share_memory(result, other) for other in others):
-            problem = "shares memory with another result or with an argument"
-        elif _overlaps_itself(result):
-            problem = "has elements that share memory, as those of expand()"
-        elif result.is_conj() or result.is_neg():
-            problem = "is a lazy conjugate or negative: call resolve_conj() and resolve_neg()"
-        elif result.requires_grad:
-            problem = "requires a gradient: call detach()"
-        if problem:
+        if problem := _problem(result, others):
             raise ValueError(
                 f"{operator}: result {number} of {source} {problem}. It must be a new tensor, as torch.empty_like makes"
                 " one"
             )
         others.append(result)
+
+
+def _problem(result: Tensor, others: Sequence[Tensor]) -> str:
+    """The reason why a result is more than its sizes, strides and dtype; empty if it is not."""
+    # Each call of a kernel in Python comes here: loops without generators, and the cheap question first.
+    for other in others:
+        if result is other or share_memory(result, other):
+            return "shares memory with another result or with an argument"
+    if not result.is_contiguous() and _overlaps_itself(result):
+        return "has elements that share memory, as those of expand()"
+    if result.is_conj() or result.is_neg():
+        return "is a lazy conjugate or negative: call resolve_conj() and resolve_neg()"
+    return "requires a gradient: call detach()" if result.requires_grad else ""
 
 
 def _overlaps_itself(tensor: Tensor) -> bool:
@@ -74,7 +79,7 @@ def with_own_memory(results: Any, arguments: Sequence[Any]) -> Any:
             return type(result)(map(copied, result))
         if not isinstance(result, Tensor):
             return result
-        if any(result is other or pytorch.share_memory(result, other) for other in others):
+        if any(result is other or share_memory(result, other) for other in others):
             result = result.clone()
         others.append(result)
         return result
