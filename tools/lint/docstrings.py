@@ -14,16 +14,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FORBIDDEN = ("What", "Of", "That", "As")
 HELD = (
-    "src/torchgraft/authoring",
-    "src/torchgraft/cli/demo.py",
-    "src/torchgraft/cli/doctor.py",
-    "src/torchgraft/cli/draw.py",
-    "src/torchgraft/cli/new.py",
-    "src/torchgraft/cli/shard.py",
-    "src/torchgraft/cli/watch.py",
-    "src/torchgraft/cli/wheel.py",
-    "src/torchgraft/demo",
-    "src/torchgraft/emulation",
+    *(f"src/torchgraft/{room}" for room in ("_private", "authoring", "building", "checking", "declaration", "demo")),
+    *(f"src/torchgraft/{room}" for room in ("emulation", "finding", "kernels", "machine", "nn", "operator", "operators")),
+    *(f"src/torchgraft/cli/{name}.py" for name in ("check", "demo", "doctor", "draw", "new", "shard", "watch", "wheel")),
     "tests/forcing.py",
     "tests/packages/make.py",
     "tests/planted/table.py",

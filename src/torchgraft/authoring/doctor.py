@@ -33,7 +33,7 @@ _LEAST_FREE_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found of one thing.
+    """One line of the report: a thing, its state, and advice.
 
     Attributes:
         thing: its name.
@@ -165,7 +165,7 @@ def _nvcc() -> Finding:
 
 
 def _driver_version() -> str:
-    """Of the newest CUDA that the driver runs; empty where there is no GPU."""
+    """The version of the newest CUDA that the driver runs; empty if there is no GPU."""
     if not torch.cuda.is_available():
         return ""
     version = pytorch.driver_version()
