@@ -1,4 +1,7 @@
-"""The CUDA kernels of all operators, run on the CPU by torchgraft.emulation, and the emulator itself."""
+"""The CUDA kernels of all operators, run on the CPU by torchgraft.emulation, and the emulator itself.
+
+Tests of our kernels are slow, as the emulator compiles them all first: `make test-slow`. Those of the emulator are not.
+"""
 
 import ctypes
 import os
@@ -87,6 +90,7 @@ def check_holds(kernels, command, **device):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "order"), [("value", 0), ("sizes", 1)])
 def test_kernels_of_every_operator_hold(kernels, name, order):
     options = ["--property", name, "--quick", "--workers", "2"]
@@ -178,17 +182,20 @@ for operator, sample in [
 """
 
 
+@pytest.mark.slow
 def test_products_of_halves_hold(kernels):
     # More than these results have tiles: then cuBLAS may share the depth out.
     check_holds(kernels, [sys.executable, "-c", HALVES], multiprocessors=16)
 
 
+@pytest.mark.slow
 def test_an_input_gradient_of_halves_holds_whatever_lies_behind_the_image(kernels):
     given = ["depthwise_conv2d_input_grad", "--device", "cpu", "--property", "value", "--dtype", "float16"]
     sample = ["--sample", "7x7, padded behind", "--kernel", "bands_small", "--workers", "0"]
     check_holds(kernels, [sys.executable, "-m", "torchgraft", "check", *given, *sample])
 
 
+@pytest.mark.slow
 def test_what_is_asked_of_kernels_beside_their_properties(kernels):
     """Strides beyond 32 bits, memory that is not there, and results that are views of what was computed."""
     asked = [str(HERE / name) for name in ("test_depthwise_conv2d.py", "test_memory_of_kernels.py")]
@@ -197,6 +204,7 @@ def test_what_is_asked_of_kernels_beside_their_properties(kernels):
     check_holds(kernels, command, multiprocessors=16)
 
 
+@pytest.mark.slow
 def test_every_plan_fits_every_device(kernels, tmp_path):
     """Launches of every operator's samples, and of depthwise convolutions at borders, on devices old and new."""
     variables = {
@@ -243,6 +251,7 @@ for steps, batch, features, units in [(3, 5, 7, 4), (1, 1, 1, 1), (2, 1, 5, 3), 
 """
 
 
+@pytest.mark.slow
 def test_products_have_the_precision_that_their_thread_was_told(kernels):
     check_holds(kernels, [sys.executable, "-c", PRODUCTS])
 
