@@ -301,7 +301,7 @@ def times(rows: list[Row]) -> str:
 
 
 def origin(device: str, operators: Collection[str]) -> str:
-    """Whether the rows of operators were measured on the sources that lie here, a paragraph."""
+    """Returns a paragraph that says which rows of operators were measured at an earlier commit."""
     measured = report(device)
     return f"\n{standing([row for row in measured.rows if row.operator in operators], measured.environment.device)}\n"
 

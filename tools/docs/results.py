@@ -1,8 +1,8 @@
 """Writes the tables and plots of benchmarks/results from its JSON files, and what README and docs/results.md show.
 
 Nothing is measured. `python tools/docs/results.py` writes the files; with `--check` it only says which are not current,
-and exits with 1 where there are any. They say which rows were measured on earlier sources, so an edit of a kernel
-changes them.
+and exits with 1 where there are any. They say which rows were measured at an earlier commit, so an edit of a
+kernel changes them.
 """
 
 import json
@@ -124,15 +124,22 @@ def models() -> str:
     said = f"A training step, before and after. Of {every} measured these are, on each machine, the one that gains "
     said += "most, the one that gains least, and those evenly between. "
     earlier = sum(not step.is_current for step in shown)
-    said += f"{earlier} of them are of earlier sources." if earlier else "All of them are of these sources."
+    said += f"{earlier} of them were measured at an earlier commit." if earlier else "All of them are current."
     return "\n".join([*lines, "", said, ""])
 
 
 def origins() -> str:
-    """Which results were measured on the sources that lie here."""
+    """Which results are current, and which were measured at an earlier commit."""
     rows = [cells for chip in CHIPS for cells in _origins(chip)]
     rows += [cells for chip in ALSO_DRAWN for cells in _origins_of_drawn(chip)]
-    return Table("", ["results", "machine", "measured", "sources"], rows).markdown()
+    return Table("", ["results", "machine", "measured", "current"], rows).markdown()
+
+
+def _said(stale: int, count: int) -> str:
+    """Says whether results are current."""
+    if not stale:
+        return "yes"
+    return "no: measured at an earlier commit" if stale == count else f"{count - stale} of {count} rows"
 
 
 def _origins(chip: str) -> Iterator[list[str]]:
@@ -140,7 +147,7 @@ def _origins(chip: str) -> Iterator[list[str]]:
     device = bench.environment.device
     found = standing(bench.rows, device)
     count = len(found.current) + len(found.stale)
-    said = f"{len(found.stale)} of {count} rows are of earlier ones" if found.stale else "these"
+    said = _said(len(found.stale), count)
     yield ["`graft bench`", chip, bench.environment.date[:10], said]
     for part in figures(chip, "demo")["parts"]:
         now = provenance_of_module(DEMO[part["name"]], device).sources
@@ -157,13 +164,13 @@ def _origins_of_drawn(chip: str) -> Iterator[list[str]]:
     for name in drawn_on(chip):
         drawn = report(chip, name)
         stale = len(standing(drawn.rows, drawn.environment.device).stale)
-        said = f"{stale} of {len(drawn.rows)} rows are of earlier ones" if stale else "these"
+        said = _said(stale, len(drawn.rows))
         operators = " ".join(dict.fromkeys(row.operator for row in drawn.rows))
         yield [f"`graft bench {operators} --draw`", chip, drawn.environment.date[:10], said]
 
 
 def _origin(name: str, chip: str, measured: dict[str, Any], provenance: dict[str, Any], now: str) -> list[str]:
-    same = "these" if provenance["sources"] == now else "earlier ones" if provenance["sources"] else "unknown"
+    same = _said(provenance["sources"] != now, 1) if provenance["sources"] else "unknown"
     return [name, chip, measured["environment"]["date"][:10], same]
 
 
