@@ -216,8 +216,21 @@ def test_what_a_script_writes_is_current(script, monkeypatch, capsys):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", FENCED.sub("", page.read_text())):
-        assert (page.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\((?!https?://)([^)#]*)#?([^)]*)\)", FENCED.sub("", page.read_text())):
+        path = page.parent / target if target else page
+        assert path.exists(), target
+        # The headings of the reference are made for the site, whose build checks links to them.
+        if anchor and path.suffix == ".md" and path.parent.name != "api":
+            assert anchor in anchors(path), f"{target}#{anchor}"
+
+
+def anchors(page):
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    headings = re.findall(r"^#+ (.*)$", FENCED.sub("", page.read_text()), re.MULTILINE)
+    shown = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
+    names = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in shown]
+    before = [names[:place].count(name) for place, name in enumerate(names)]
+    return {f"{name}-{count}" if count else name for name, count in zip(names, before, strict=True)}
 
 
 def test_the_readme_names_every_target_it_needs():
