@@ -193,7 +193,6 @@ def _without_figures(text: str) -> str:
     "script",
     [
         "properties",
-        "sharding",
         "stressed",
         "results",
         "goals",
