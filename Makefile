@@ -135,7 +135,7 @@ bench-overhead: build $(VENV)/demo.done ## print what a call costs on each path
 	@MAKEFLAGS= $(BIN)/graft bench overhead
 
 .PHONY: results
-results: build $(VENV)/test.done ## measure again what was measured on earlier sources (ARGS=--check: only say what)
+results: build $(VENV)/test.done ## measure again what was measured at an earlier commit (ARGS=--check: only list it)
 	@MAKEFLAGS= $(BIN)/python benchmarks/measure.py $(if $(CHIP),--chip $(CHIP)) $(ARGS)
 # CHIP is a folder of benchmarks/results, for a machine that has none yet; without, all of them are looked at.
 

@@ -1,4 +1,4 @@
-"""Says which results of benchmarks/results were measured on earlier sources, and measures those again on this machine.
+"""Lists the results of benchmarks/results that were measured at an earlier commit, and measures them again here.
 
 `make results` runs it. With `--check` it only says which, within seconds, and exits with 1 where there are any. What
 another machine has measured is left as it is: CHIP= names the folder for a machine that has none yet. A run that is
@@ -41,7 +41,7 @@ def _figures(path: Path) -> dict[str, Any]:
 
 
 def stale_parts(folder: Path, device: str) -> list[str]:
-    """Which of the results beside the rows were measured on earlier sources, or never."""
+    """Names the results beside the rows that were measured at an earlier commit, or never."""
     return [name for name, now, then in _parts(folder, device) if now != then]
 
 

@@ -71,7 +71,10 @@ def test_there_are_snippets():
     ("page", "made"),
     [
         ("README.md", "cube/lib/mykernels_cpu.so"),
-        pytest.param("docs/check.md", "squared_relu/lib/mykernels_cpu.so", marks=pytest.mark.slow),
+        # The reference goes on with the operator of the guide.
+        pytest.param(
+            "docs/check.md docs/check/reference.md", "squared_relu/lib/mykernels_cpu.so", marks=pytest.mark.slow
+        ),
         ("docs/operators.md", "norm/src/norm/cuda.cu"),
         pytest.param("docs/cpp.md", "build/serve", marks=pytest.mark.slow),
         pytest.param("docs/from-tutorials.md", "scaled/build/scaled_cpu.so", marks=pytest.mark.slow),
@@ -83,7 +86,7 @@ def test_a_page_that_makes_files_does_what_it_shows(tmp_path, page, made):
     place = tmp_path / "empty"
     place.mkdir()
     printed = ""
-    blocks = list(FENCED.finditer((ROOT / page).read_text()))
+    blocks = list(FENCED.finditer("".join((ROOT / each).read_text() for each in page.split())))
     # What stands before the first file is about how to install torchgraft.
     first = next((number for number, block in enumerate(blocks) if block["file"]), 0)
     for block in blocks[first:]:
@@ -99,8 +102,8 @@ def test_a_page_that_makes_files_does_what_it_shows(tmp_path, page, made):
             command = ["bash", "-c", block["text"].replace(THE_READERS_FOLDER, str(place))]
             done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=place, env=environment)
             assert not done.stderr
-            # docs/check.md shows what a check finds before it shows how that is mended.
-            assert done.returncode == 0 or page == "docs/check.md", done.stdout
+            # docs/check.md shows what a check finds before it shows how to fix it.
+            assert done.returncode == 0 or page.startswith("docs/check.md"), done.stdout
             printed = done.stdout.replace(str(place), THE_READERS_FOLDER)
         elif printed and not block["language"]:
             assert shows(block["text"], printed), printed
@@ -213,8 +216,21 @@ def test_what_a_script_writes_is_current(script, monkeypatch, capsys):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", FENCED.sub("", page.read_text())):
-        assert (page.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\((?!https?://)([^)#]*)#?([^)]*)\)", FENCED.sub("", page.read_text())):
+        path = page.parent / target if target else page
+        assert path.exists(), target
+        # The headings of the reference are made for the site, whose build checks links to them.
+        if anchor and path.suffix == ".md" and path.parent.name != "api":
+            assert anchor in anchors(path), f"{target}#{anchor}"
+
+
+def anchors(page):
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    headings = re.findall(r"^#+ (.*)$", FENCED.sub("", page.read_text()), re.MULTILINE)
+    shown = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
+    names = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in shown]
+    before = [names[:place].count(name) for place, name in enumerate(names)]
+    return {f"{name}-{count}" if count else name for name, count in zip(names, before, strict=True)}
 
 
 def test_the_readme_names_every_target_it_needs():

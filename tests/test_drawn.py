@@ -230,7 +230,7 @@ def test_the_table_shows_shares_quantiles_and_the_worst():
     assert worst[4].startswith("| twice, forward: 8,8,7x7, fp32, NCHW | 100 us | 0.50x | 100 | memory | gather_any |")
     assert "0.95x" in worst[5]
     assert "refused: pytorch on 8,99,7x7" in text
-    assert "- 11 calls of each operator, drawn by seed 5." in text
+    assert "- 11 calls of each operator, sampled at random with seed 5." in text
     better = text.partition("### Where another kernel is faster: 1 of 11 rows")[2]
     assert "| twice, forward: 8,3,7x7, fp32, NCHW | 100 us | 2.0x | strips | tiles | 0.50 |" in better
 
@@ -257,7 +257,7 @@ class TestCommand:
         options = "--draw", 2, "--seed", 7, "--device", "cpu", "--pass", "forward,weight_grad"
         done = run("depthwise_conv2d", *options, "--json", tmp_path / "draw.json", "--markdown", tmp_path / "draw.md")
         assert done.exit_code == 0, done.output
-        assert "2 calls of each operator, drawn by seed 7." in done.output
+        assert "2 calls of each operator, sampled at random with seed 7." in done.output
         report = report_from_dict(json.loads((tmp_path / "draw.json").read_text()))
         assert report.drawn == (2, 7)
         assert [row.direction for row in report.rows] == 2 * ["forward", "weight_grad"]

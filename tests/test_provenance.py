@@ -1,4 +1,4 @@
-"""What a result was measured on: which changes to sources make a row stale, and which do not."""
+"""Which changes to sources make a row stale, and which do not; and how stale rows are measured again."""
 
 import importlib.util
 import io
@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from rich.console import Console
 
 from reports import ENVIRONMENT, make_report, make_row
 from torchgraft.benchmarking import suite
-from torchgraft.benchmarking.definitions import read_source
 from torchgraft.benchmarking.live import print_report
 from torchgraft.benchmarking.models import plan_models
 from torchgraft.benchmarking.page import render_page
@@ -23,7 +23,7 @@ from torchgraft.benchmarking.provenance import Provenance, compiler_of, provenan
 from torchgraft.benchmarking.renewing import here, judge, plan_again, plan_new, without
 from torchgraft.benchmarking.results import report_from_dict
 from torchgraft.benchmarking.roofs import Roofs
-from torchgraft.benchmarking.sources import PACKAGE, Kernels, Sources
+from torchgraft.benchmarking.sources import _KERNEL, PACKAGE, Sources, _code_of, _reached
 from torchgraft.benchmarking.standing import other_tools, sources_now, standing, tools
 from torchgraft.benchmarking.suite import Wanted, plan
 from torchgraft.benchmarking.summary import as_markdown
@@ -37,13 +37,11 @@ CPU = torch.device("cpu")
 ROOT = Path(__file__).parent.parent
 # So high that nothing is faster.
 ROOFS = Roofs({2**20: 1e18}, {"float32": 1e21}, {"float32": 1e21}, 1e-12)
-FOLDERS = [path.parent for path in sorted((PACKAGE / "operators").glob("*/__init__.py"))]
 
 TREE = {
     "include/torchgraft/cuda.cuh": """
         #pragma once
         inline int divide(int a, int b) { return a / b; }
-        inline int nobody_asks() { return 3; }
     """,
     "cmake/TorchgraftKernels.cmake": """
         target_compile_options(${namespace}_cpu PRIVATE -O3 -ffp-contract=fast)
@@ -55,17 +53,17 @@ TREE = {
     """,
     "nn/double.py": "from pack.operators.double import double",
     "nn/other.py": "from pack.operators.other import other",
-    "grafting.py": '''
-        """Swaps layers."""
+    "grafting.py": """
         from pack.nn import Double
         GRAFTS = (Double,)
-    ''',
+    """,
+    "call.py": "def call(operator): ...",
     "operators/double/__init__.py": "from pack.operators.double.operator import double",
     "operators/double/operator.py": '''
         """Doubles."""
         import torch
+        from pack.call import call
         operator = Operator("pack::double(Tensor input) -> Tensor")
-        grads = Operator("pack::double_grads(Tensor input) -> Tensor")
         def double(input: torch.Tensor) -> torch.Tensor:
             """Twice the input."""
             return operator(input)
@@ -73,58 +71,15 @@ TREE = {
     "operators/double/samples.py": "samples = {}",
     "operators/double/cpu.cpp": """
         #include <torchgraft/cuda.cuh>
-        namespace pack { namespace {
         int double_cpu(int x) { return divide(x, 1) * 2; }
-        } }
         TORCHGRAFT_KERNEL(pack, CPU, double, double_cpu)
     """,
-    "operators/double/choice.h": """
+    "operators/double/cuda/policy.h": """
         #pragma once
         // Which kernel it is.
-        namespace pack {
-        constexpr int kFew = 100;  // of a thread
-        constexpr int kGradsFew = 7;
-        inline bool is_small(int count) { return count < kFew; }
-        }
+        constexpr int kFew = 100;  // elements of a thread
     """,
-    "operators/double/launch.h": """
-        #pragma once
-        void launch_small(const float* x);
-        void launch_large(const float* x);
-        void launch_grads(const float* x);
-    """,
-    "operators/double/cuda.cu": """
-        #include <torchgraft/cuda.cuh>
-        #include "choice.h"
-        #include "launch.h"
-        namespace pack { namespace {
-        void double_cuda(const float* x, int n) { is_small(n) ? launch_small(x) : launch_large(x); }
-        void double_grads_cuda(const float* x, int n) { if (n > kGradsFew) launch_grads(x); }
-        } }
-        TORCHGRAFT_KERNEL(pack, CUDA, double, double_cuda)
-        TORCHGRAFT_KERNEL(pack, CUDA, double_grads, double_grads_cuda)
-    """,
-    "operators/double/small.cu": """
-        #include "launch.h"
-        #include "shared.cuh"
-        constexpr int kThreads = 128;
-        template <typename T>
-        __global__ void __launch_bounds__(kThreads) small_kernel(const T* x) { twice(x, "a // b"); }
-        void launch_small(const float* x) { small_kernel<float><<<1, kThreads>>>(x); }
-    """,
-    "operators/double/large.cu": """
-        #include "launch.h"
-        #include "shared.cuh"
-        constexpr int kWide = 256;
-        __global__ void large_kernel(const float* x) { twice(x, kWide); }
-        void launch_large(const float* x) { large_kernel<<<1, kWide>>>(x); }
-    """,
-    "operators/double/grads.cu": """
-        #include "launch.h"
-        __global__ void grads_kernel(const float* x) {}
-        void launch_grads(const float* x) { grads_kernel<<<1, 1>>>(x); }
-    """,
-    "operators/double/shared.cuh": """
+    "operators/double/cuda/shared.cuh": """
         #pragma once
         #define PACK_UNROLL _Pragma("unroll")
         template <typename T>
@@ -133,9 +88,43 @@ TREE = {
           for (int i = 0; i < 2; ++i) x[i] *= 2;
         }
     """,
+    "operators/double/cuda/small/plain.cu": """
+        #include "../shared.cuh"
+        template <typename T>
+        __global__ void __launch_bounds__(sizeof(T) * (16 + 16))
+            small_plain(const T* x) { twice(x, "a // b"); }
+        void launch_small(const float* x) { small_plain<float><<<1, 128>>>(x); }
+    """,
+    "operators/double/cuda/large/tiles.cuh": """
+        #pragma once
+        #include "../shared.cuh"
+        template <typename T>
+        __global__ void large_tiles(const T* x) { twice(x, 256); }
+    """,
+    "operators/double/cuda/large/tiles_float.cu": """
+        #include "tiles.cuh"
+        void launch_large(const float* x) { large_tiles<<<1, 256>>>(x); }
+    """,
+    "operators/double/cuda/products.cu": """
+        #include <torchgraft/cublas.h>
+        __global__ void products_small(const float* x) {}
+        void multiply(const float* x, int n) { n < 9 ? products_small<<<1, 1>>>(x) : cublas(x); }
+    """,
+    "include/torchgraft/cublas.h": "void cublas(const float* x);",
+    "operators/double/cuda.cu": """
+        #include <torchgraft/cuda.cuh>
+        #include "cuda/policy.h"
+        void double_cuda(const float* x, int n) { n < kFew ? launch_small(x) : launch_large(x); }
+        TORCHGRAFT_KERNEL(pack, CUDA, double, double_cuda)
+    """,
     "operators/other/__init__.py": "from pack.operators.other.operator import other",
     "operators/other/operator.py": 'operator = Operator("pack::other(Tensor input) -> Tensor")',
-    "operators/other/reference.py": "",
+    "operators/other/cpu.cpp": """
+        int other_cpu(int x) { return x; }
+        TORCHGRAFT_KERNEL(pack, CPU, other, other_cpu)
+    """,
+    "operators/reference/__init__.py": "",
+    "operators/reference/operator.py": 'operator = Operator("pack::reference(Tensor input) -> Tensor")',
 }
 
 
@@ -145,16 +134,10 @@ class Tree:
     def __init__(self, folder: Path):
         self.package = folder / "pack"
         for name, text in TREE.items():
-            self.write(name, text)
+            path = self.package / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(textwrap.dedent(text).lstrip())
         self.before = self.rows()
-
-    def write(self, name, text):
-        path = self.package / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # What stands in a file of Python begins at its margin.
-        lines = text.strip("\n").splitlines()
-        margin = len(lines[0]) - len(lines[0].lstrip()) if lines else 0
-        path.write_text("\n".join(line[margin:] for line in lines) + "\n")
 
     def edit(self, name, old, new):
         text = (self.package / name).read_text()
@@ -166,12 +149,13 @@ class Tree:
         return {
             "cpu": sources.of_operator("double", "cpu"),
             "cuda": sources.of_operator("double", "cuda"),
-            "small": sources.of_operator("double", "cuda", ran=("small_kernel", "somebody_elses")),
-            "large": sources.of_operator("double", "cuda", ran=("large_kernel",)),
-            "grads": sources.of_operator("double_grads", "cuda", ran=("grads_kernel",)),
+            "small": sources.of_operator("double", "cuda", ran=("small_plain", "somebody_elses")),
+            "large": sources.of_operator("double", "cuda", ran=("large_tiles",)),
             "backward": sources.of_operator("double", "cuda", gradients=True),
             "other": sources.of_operator("other", "cpu"),
+            "reference": sources.of_operator("reference", "cpu"),
             "model": sources.of_module("pack.grafting", "cuda"),
+            "calls": sources.of_calls("cpu"),
         }
 
     def changed(self):
@@ -183,53 +167,37 @@ def tree(tmp_path):
     return Tree(tmp_path)
 
 
-ON_GPU = {"cuda", "backward", "model"}
+CUDA = "operators/double/cuda"
+ALL_KERNELS = {"cuda", "backward", "model"}
+EVERY_GPU_ROW = {"small", "large", *ALL_KERNELS}
 
-# What is written in a file in place of what, and the rows that it makes stale.
+# An edit: the file, a text in it, the text in its place, and the rows that it makes stale.
 EDITS = {
-    "a comment": ("operators/double/choice.h", "// Which kernel it is.", "/* Which\n\n kernel. */", set()),
-    "a comment behind code": ("operators/double/choice.h", "// of a thread", "", set()),
-    "lines": ("operators/double/shared.cuh", "{\n  PACK", "\n{\n\n  PACK", set()),
-    "spaces": ("operators/double/small.cu", "1, kThreads>>>", "1,kThreads >> >", set()),
+    "a comment": (f"{CUDA}/policy.h", "// Which kernel it is.", "/* Which\n\n kernel. */", set()),
+    "a comment behind code": (f"{CUDA}/policy.h", "  // elements of a thread", "", set()),
     "a docstring": ("operators/double/operator.py", "Twice the input", "The input and the input", set()),
-    "what two signs mean": ("operators/double/shared.cuh", "++i", "+ +i", {"small", "large", *ON_GPU}),
-    "a word that looks like a comment": (
-        "operators/double/small.cu",
-        '"a // b"',
-        '"a // c"',
-        {"small", *ON_GPU},
-    ),
-    "a constant of one kernel": ("operators/double/small.cu", "kThreads = 128", "kThreads = 64", {"small", *ON_GPU}),
-    "a constant of another": ("operators/double/large.cu", "kWide = 256", "kWide = 512", {"large", *ON_GPU}),
-    "what both use": ("operators/double/shared.cuh", "*= 2", "*= 3", {"small", "large", *ON_GPU}),
-    "a macro that both use": ("operators/double/shared.cuh", '("unroll")', '("unroll 2")', {"small", "large", *ON_GPU}),
-    "what another operator launches": (
-        "operators/double/grads.cu",
-        "{}",
-        "{ return; }",
-        {"grads", "backward", "model"},
-    ),
-    "the choice": ("operators/double/choice.h", "kFew = 100", "kFew = 99", {"small", "large", *ON_GPU}),
-    "the choice of another": (
-        "operators/double/choice.h",
-        "kGradsFew = 7",
-        "kGradsFew = 8",
-        {"grads", "backward", "model"},
-    ),
-    "a header of all": ("include/torchgraft/cuda.cuh", "return a / b", "return b / a", {"cpu"}),
-    "what nobody uses": ("include/torchgraft/cuda.cuh", "return 3", "return 4", set()),
-    "an option of the compiler": ("cmake/TorchgraftKernels.cmake", "-O3 -ffp", "-O2 -ffp", {"cpu"}),
-    "how a compiler works": ("cmake/TorchgraftKernels.cmake", "-t 0", "-t 2", set()),
-    "the declaration": (
-        "operators/double/operator.py",
-        "operator(input)",
-        "operator(input + 0)",
-        {"backward", "model"},
-    ),
+    "a type hint": ("operators/double/operator.py", "input: torch.Tensor", "input: Tensor", set()),
+    "code on another line": (f"{CUDA}/shared.cuh", "{\n  PACK", "\n{\n\n  PACK", set()),
+    "a broken line": (f"{CUDA}/small/plain.cu", "launch_small(const", "launch_small(\n    const", set()),
     "what it is measured on": ("operators/double/samples.py", "{}", "{1: 2}", set()),
+    "how the compiler works": ("cmake/TorchgraftKernels.cmake", "-t 0", "-t 2", set()),
+    "a kernel": (f"{CUDA}/small/plain.cu", "twice(x,", "twice(x + 1,", {"small", *ALL_KERNELS}),
+    "another kernel": (f"{CUDA}/large/tiles.cuh", "256", "512", {"large", *ALL_KERNELS}),
+    "the launch of a kernel": (f"{CUDA}/large/tiles_float.cu", "<<<1,", "<<<2,", {"large", *ALL_KERNELS}),
+    "a string that looks like a comment": (f"{CUDA}/small/plain.cu", "a // b", "a // c", {"small", *ALL_KERNELS}),
+    "one sign in place of two": (f"{CUDA}/shared.cuh", "++i", "+ +i", EVERY_GPU_ROW),
+    "a header of two kernels": (f"{CUDA}/shared.cuh", "*= 2", "*= 3", EVERY_GPU_ROW),
+    "a macro in it": (f"{CUDA}/shared.cuh", '("unroll")', '("unroll 2")', EVERY_GPU_ROW),
+    "the choice of a kernel": (f"{CUDA}/policy.h", "kFew = 100", "kFew = 99", EVERY_GPU_ROW),
+    "a product of cuBLAS": (f"{CUDA}/products.cu", "n < 9", "n < 8", EVERY_GPU_ROW),
+    "a shared header": ("include/torchgraft/cuda.cuh", "a / b", "b / a", {"cpu", "calls", *EVERY_GPU_ROW}),
+    "an option of the compiler": ("cmake/TorchgraftKernels.cmake", "-O3 -ffp", "-O2 -ffp", {"cpu", "other", "calls"}),
+    "another operator": ("operators/other/cpu.cpp", "return x", "return x + 0", {"other", "calls"}),
+    "an operator without kernels": ("operators/reference/operator.py", "input", "image", {"reference", "calls"}),
+    "a declaration": ("operators/double/operator.py", "(input)\n", "(input + 0)\n", {"backward", "model", "calls"}),
+    "what every call runs": ("call.py", "...", "return 1", {"calls"}),
     "what a model is grafted with": ("grafting.py", "(Double,)", "(Double, None)", {"model"}),
-    "another layer": ("nn/other.py", "import other", "import other as it", set()),
-    "another operator": ("operators/other/operator.py", "Tensor input", "Tensor image", {"other"}),
+    "a layer that no model has": ("nn/other.py", "import other", "import other\nother(1)", set()),
 }
 
 
@@ -240,127 +208,84 @@ def test_an_edit_makes_the_rows_stale_that_it_can_change(tree, edit):
     assert tree.changed() == stale
 
 
-def test_the_same_sources_have_the_same_hash_everywhere(tree):
-    """On every machine, by every Python. Where this changes, every row that was ever measured becomes stale."""
+def test_the_same_sources_have_the_same_hash_on_every_machine_and_every_python(tree):
+    """If this changes, every row that was ever measured becomes stale."""
     assert tree.before == {
-        "cpu": "cb9f644e3eafff86",
-        "cuda": "b360bea1ea80d804",
-        "small": "e91c02dd9395ae26",
-        "large": "82662a28983a3eda",
-        "grads": "16505febfadae8b5",
-        "backward": "4e5baa3a53aeea11",
-        "other": "c7a156377b4650d8",
-        "model": "63f48ae8c87fc402",
+        "cpu": "a3300ae874e3cc58",
+        "cuda": "98b368089c96227a",
+        "small": "70cf48cf67e98d9a",
+        "large": "63bdf28429a54b1f",
+        "backward": "64a4b1bab98465eb",
+        "other": "04e81a5badd3bccf",
+        "reference": "9a8bd72905834060",
+        "model": "6e6b70836c8b3864",
+        "calls": "4c06d4d63161a555",
     }
 
 
-def test_moved_files_and_renamed_headers_keep_every_row(tree):
-    rooms = tree.package / "operators/double"
-    (rooms / "cuda").mkdir()
-    for name in ("small.cu", "large.cu", "shared.cuh"):
-        shutil.move(rooms / name, rooms / "cuda" / name)
-    (rooms / "choice.h").rename(rooms / "policy.h")
-    tree.edit("operators/double/cuda.cu", "choice.h", "policy.h")
-    for name in ("small.cu", "large.cu"):
-        tree.edit(f"operators/double/cuda/{name}", '"launch.h"', '"../launch.h"')
-    assert not tree.changed()
+@pytest.mark.parametrize(
+    ("text", "changed", "is_same"),
+    [
+        ("f(a);  // it's", "f(a);", True),
+        ("f(a, /* one\n two */ b);", "f(a,\n  b);", True),
+        ("int n = 10'000;  // of 'all'", "int n = 10'000;", True),
+        ("#define F(x) \\\n  g(x)", "#define F(x)   g(x)", True),
+        ('#include "a.h"\nf();', "#  include <b.h>\nf();", True),
+        ("const char c = '\"';  // one", "const char c = '\"';  // two", True),
+        ('const char* s = R"(" // one)";', 'const char* s = R"(" // two)";', False),
+        ('const char* s = "\\"// one";', 'const char* s = "\\"// two";', False),
+        ("f();  // g(); \\\n h();\nk();", "f();\nk();", True),
+        ("int a;", "inta;", False),
+        ("a - -b;", "a--b;", False),
+        ("a = b / c; d = e;", "a = b; d = e;", False),
+    ],
+)
+def test_comments_and_white_space_do_not_count_and_strings_do(text, changed, is_same):
+    assert (_code_of(text) == _code_of(changed)) == is_same
 
 
-def test_a_definition_that_moves_to_another_header_keeps_every_row(tree):
-    tree.edit("operators/double/choice.h", "constexpr int kGradsFew = 7;\n", "")
-    tree.edit("operators/double/launch.h", "#pragma once", "#pragma once\nconstexpr int kGradsFew = 7;")
-    assert not tree.changed()
+def test_moved_and_renamed_files_keep_every_row(tree):
+    cuda = tree.package / CUDA
+    (cuda / "tiny").mkdir()
+    shutil.move(cuda / "small/plain.cu", cuda / "tiny/planes.cu")
+    shutil.move(cuda / "shared.cuh", cuda / "tiny/twice.cuh")
+    tree.edit(f"{CUDA}/tiny/planes.cu", "../shared.cuh", "twice.cuh")
+    tree.edit(f"{CUDA}/large/tiles.cuh", "../shared.cuh", "../tiny/twice.cuh")
+    shutil.move(tree.package / "call.py", tree.package / "nn/calling.py")
+    tree.edit("operators/double/operator.py", "pack.call", "pack.nn.calling")
+    assert tree.changed() == {"backward", "model"}, "layers call what now lies among them"
 
 
-def test_a_condition_around_a_definition_is_part_of_it(tree):
-    tree.edit("operators/double/grads.cu", "__global__", "#if __CUDA_ARCH__ >= 900\n__global__")
-    tree.edit("operators/double/grads.cu", "{}", "{}\n#endif")
-    assert tree.changed() == {"grads", "backward", "model"}
-
-
-def test_a_member_that_is_defined_elsewhere_counts(tree):
-    tree.edit("operators/double/launch.h", "#pragma once", "#pragma once\nclass Scope { void open(); };")
-    tree.edit("operators/double/cuda.cu", "{ is_small", "{ Scope scope; is_small")
-    tree.write("operators/double/scope.cu", '#include "launch.h"\nvoid Scope::open() { run(1); }')
-    tree.before = tree.rows()
-    tree.edit("operators/double/scope.cu", "run(1)", "run(2)")
-    assert tree.changed() == {"small", "large", *ON_GPU}
-
-
-def test_what_python_calls_by_its_name_counts(tree):
-    tree.edit(
-        "operators/double/grads.cu", "void launch", 'extern "C" int set_mode(int mode) { return 1; }\nvoid launch'
-    )
-    tree.before = tree.rows()
-    tree.edit("operators/double/grads.cu", "return 1", "return 2")
-    assert tree.changed() == {"grads", "backward", "model"}
-
-
-def test_without_sources_nothing_is_said(tree):
-    # As in a wheel, which holds no kernels' sources but the declarations.
+def test_without_sources_there_is_no_hash(tree):
+    # As in a wheel, which holds the declarations and no kernels.
     for path in tree.package.rglob("*.c*"):
         if path.suffix in (".cpp", ".cu", ".cuh"):
             path.unlink()
     assert set(tree.rows().values()) == {""}
-    assert Sources(tree.package).of_calls("cpu") == ""
+    assert Sources(tree.package / "nowhere").of_operator("double", "cpu") == ""
 
 
 def test_names_of_kernels_are_known(tree):
-    named = ["small_kernel<float, 3>", "at::vectorized<4>", "large_kernel"]
-    assert Sources(tree.package).kernels_among(named) == ("large_kernel", "small_kernel")
+    named = ["small_plain<float, 3>", "at::vectorized<4>", "large_tiles"]
+    assert Sources(tree.package).kernels_among(named) == ("large_tiles", "small_plain")
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_every_definition_in_a_source_of_ours_counts_for_some_operator(folder, device):
-    """What is not reached from a registration would never make a row stale."""
-    kernels = Kernels(folder, device, PACKAGE / "include")
-    counted = kernels.texts(list(kernels.operators))
-    own = {each.text for unit in kernels._units for each in unit.own}
-    assert own <= counted
-
-
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("template <int k = (3 > 2), typename T> __device__ T f(T x) { return g<k>(x); }", {"f"}),
-        ("template void f<float, 3>(const float*);", {"f"}),
-        ("enum class Kernel { small, large };", {"Kernel", "small", "large"}),
-        ("struct alignas(16) Pair { int a[2]; };", {"Pair"}),
-        ("template <> struct Of<3> : Base<4> { int f() { return 1; } };", {"Of"}),
-        ("constexpr Rule kRules[] = {{1, f}, {2, g}};", {"kRules"}),
-        ("using Scalar = std::conditional_t<true, A, B>;", {"Scalar"}),
-        ("using other::name;", {"name"}),
-        ("int Class::member(int x) const { return x; }", {"member"}),
-        ("#define PACK(T) \\\n  T pack(T x)", {"PACK"}),
-        ("bool operator==(A a, B b) { return true; }", set()),
-        ("PACK(float)", set()),
-        ('const char* kText = R"(a " // b)";', {"kText"}),
-        ("constexpr auto kSquare = [](int x) { return x * x; };", {"kSquare"}),
-    ],
-)
-def test_a_definition_introduces_names(text, names):
-    definition, *_ = read_source(f"namespace a::b {{\n{text}\n}}\n").definitions
-    assert definition.names == names
-
-
-def test_a_member_function_is_a_definition_of_its_own():
-    text = """
-        class Scope : public Base {
-         public:
-          explicit Scope(int x) : x_{x} {}
-          template <typename T> T run(T value) const { return launch(value, x_); }
-          int* begin() { return &x_; }
-          int operator()(int y) { return y; }
-         private:
-          void declared();
-          int x_ = 3;
-        };
-    """
-    scope, run = read_source(text).definitions
-    assert (scope.names, run.names) == ({"Scope"}, {"run"})
-    assert run.text.endswith("T run ( T value ) const { return launch ( value , x_ ) ; }")
-    assert all(part in scope.text for part in ("x_ { x }", "begin", "operator", "declared", "x_ = 3"))
+@pytest.mark.parametrize("room", [path.parent for path in sorted((PACKAGE / "operators").glob("*/cuda.cu"))])
+def test_if_one_of_our_kernels_ran_its_file_counts_and_other_techniques_do_not(room):
+    sources = Sources()
+    kernels_of = {file: set(_KERNEL.findall(file.read_text())) for file in room.resolve().rglob("*.cu*")}
+    every = {kernel for kernels in kernels_of.values() for kernel in kernels}
+    assert set(sources.kernels_among(f"{kernel}<float>" for kernel in every)) == every
+    for file, kernels in kernels_of.items():
+        assert file.read_text().count("__global__") == len(kernels)
+        for kernel in kernels:
+            serving = sources._serving(room, "cuda", (kernel,))
+            assert file in _reached(serving, sources._included)
+            if file.parent.parent.name == "cuda":
+                left_out = {
+                    each for each in kernels_of if each.parent.name not in ("cuda", file.parent.name, "products")
+                }
+                assert not [each for each in left_out.intersection(serving) if kernels_of[each]]
 
 
 SHIFT = Operator.registered["torchgraft::shift"]
@@ -382,20 +307,21 @@ def test_what_is_measured_here_and_now_is_current():
     model = make_row(operator="a_model", direction="training", provenance=provenance_of_models("cpu"))
     rows = [*rows_of_shift()[:1], model]
     assert standing(rows, "cpu").stale == ()
-    assert str(standing(rows, "cpu")) == "All rows were measured on these sources."
+    assert str(standing(rows, "cpu")) == "No source that decides these times has changed since they were measured."
     assert rows[0].provenance.torch == torch.__version__
+    assert sources_now(model, "cpu") != ""
     assert sources_now(rows[0], "cuda") != sources_now(rows[0], "cpu") != sources_now(model, "cpu")
 
 
-def test_rows_of_earlier_sources_are_named_by_operator_and_suite():
+def test_rows_of_an_earlier_commit_are_named_by_operator_and_suite():
     report = make_report(rows_of_shift(), environment=replace(ENVIRONMENT, device="cpu"))
     said = (
-        "2 of 3 rows were measured on earlier sources: shift, sizes (1); a_model, training step (1). "
+        "2 of 3 rows were measured at an earlier commit: shift, sizes (1); a_model, training step (1). "
         "`make results` measures them again."
     )
     assert str(standing(report.rows, "cpu")) == said
     stale = standing(standing(report.rows, "cpu").stale, "cpu")
-    assert str(stale) == "All rows were measured on earlier sources. `make results` measures them again."
+    assert str(stale) == "All rows were measured at an earlier commit. `make results` measures them again."
     assert said in as_markdown(report)
     assert said in render_page(report)
     console = Console(file=io.StringIO(), width=1000)
@@ -403,7 +329,7 @@ def test_rows_of_earlier_sources_are_named_by_operator_and_suite():
     assert said in console.file.getvalue()
 
 
-def test_of_unknown_sources_nothing_is_said():
+def test_a_row_without_a_hash_is_neither_current_nor_stale():
     assert str(standing([make_row(), make_row(provenance=Provenance("0" * 16))], "cpu")) == ""
 
 

@@ -16,7 +16,7 @@ from torchgraft.operators.depthwise_conv2d.operator import convolution, input_gr
 RECORDED = "ConvolutionOverrideableBackward0"
 OPERATOR = torch.ops.aten.convolution_overrideable.default
 
-pytestmark = pytest.mark.skipif("cpu" not in convolution.recorders, reason="the CPU library is not loaded")
+pytestmark = pytest.mark.skipif("cpu" not in convolution.names.recorders, reason="the CPU library is not loaded")
 
 CASES = {
     "3x3": ((2, 6, 9, 8), (6, 1, 3, 3), (1, 1, 1), {}),
@@ -30,12 +30,12 @@ CASES = {
 
 @contextlib.contextmanager
 def recorded_by_python():
-    recorders = dict(convolution.recorders)
-    convolution.recorders.clear()
+    recorders = dict(convolution.names.recorders)
+    convolution.names.recorders.clear()
     try:
         yield
     finally:
-        convolution.recorders.update(recorders)
+        convolution.names.recorders.update(recorders)
 
 
 def leaves(input_size, weight_size, layout, dtype=torch.float64, weight_dtype=None):

@@ -13,7 +13,7 @@ PAGES = list(translations.translations())
 PAIRS = [pytest.param(*each, id=str(each[-1].relative_to(ROOT))) for each in PAGES]
 ENGLISH = {page: english for _, english, page in PAGES}
 TRANSLATED = {(language, english): page for language, english, page in PAGES}
-INCLUDED = re.compile(r"<!-- include: (?P<file>\S+) -->(?P<text>.*?)<!-- end -->", re.DOTALL)
+INCLUDED = re.compile(r"<!-- (?:include|generated): (?P<file>\S+) -->(?P<text>.*?)<!-- end -->", re.DOTALL)
 CODE = re.compile(r"`[^`\n]+`")
 LINK = re.compile(r"(?P<picture>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)#\s]*)[^)]*\)")
 LINE = re.compile(r"(?P<heading>#+) |(?P<item> *[-*]|\d+\.) |(?P<table>\|.*\|)$|(?P<indented> {4}.*)$")
@@ -97,7 +97,7 @@ def test_a_translation_has_the_code_the_figures_and_the_links_of_the_english_pag
         ("```cpp cube/cpu.cpp", "```cpp cube/other.cpp"),
         ("PyTorch 2.11", "PyTorch 2.12"),
         ("| ms before |", "| ms |"),
-        ("include: docs/fragments/models.md", "include: docs/fragments/origins.md"),
+        ("generated: models", "generated: origins"),
         ("`state_dict`", "`parameters`"),
         ("(docs/lltm.md)", "(docs/shift.md)"),
         ("(docs/start/model.md)", "(docs/start/kernel.md)"),

@@ -24,9 +24,19 @@ import torchgraft.packaging
 import torchgraft.parallel
 import torchgraft.sampling
 from torchgraft import Operator
-from torchgraft.benchmarking.definitions import read_source
 from torchgraft.cli import app
 
+_BRACKETS = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+_COMMENT_OR_TEXT = re.compile(r"//.*|\"(?:\\.|[^\"\\\n])*\"")
+_DIRECTIVE = re.compile(r"^#(?: *define (\w+))?(?:.*\\\n)*.*", re.MULTILINE)
+# clang-format begins a declaration at the margin, and indents all of it up to its closing brace.
+_DECLARATION = re.compile(r"^(?!namespace|template <[^>]*>$)[\w\[].*\n(?: .*\n|\n)*(?:\}.*)?", re.MULTILINE)
+_ATTRIBUTE = re.compile(
+    rf"\b(?:alignas|decltype|requires|__attribute__|__launch_bounds__)\s*{_BRACKETS}|\[\[[^\]]*\]\]"
+    r"|^template <(?:[^<>]|<[^<>]*>)*>\n"
+)
+_TYPE = re.compile(r"(?:template <> )?(enum class|struct|class|concept|using)\s+(\w+)")
+_MEMBER = re.compile(r"^  (?:[\w:<>*&,\[\]]+ )+[*&]?(\w+)\(", re.MULTILINE)
 LIST = Path(__file__).parents[1] / "tests/public.txt"
 INCLUDE = Path(torchgraft.__file__).parent / "include/torchgraft"
 MODULES = (
@@ -114,8 +124,21 @@ def headers() -> Iterator[str]:
     """The headers that authors include, and what each defines."""
     for path in sorted(INCLUDE.iterdir()):
         source = re.sub(r"namespace internal \{.*?\n\}  // namespace internal", "", path.read_text(), flags=re.DOTALL)
-        names = sorted({name for each in read_source(source).definitions for name in each.names})
-        yield f"torchgraft/{path.name}: {', '.join(names)}"
+        yield f"torchgraft/{path.name}: {', '.join(sorted(set(_names_in_header(source))))}"
+
+
+def _names_in_header(text: str) -> Iterator[str]:
+    """The names that a header defines: macros, functions, constants, types with their functions and enumerators."""
+    text = _COMMENT_OR_TEXT.sub("", text)
+    yield from filter(None, _DIRECTIVE.findall(text))
+    for found in _DECLARATION.finditer(_DIRECTIVE.sub("", text)):
+        head, _, body = _ATTRIBUTE.sub("", found[0]).partition("{")
+        head = re.split(r";| = |\[\]", head)[0]
+        if kind := _TYPE.match(head):
+            yield re.findall(r"\w+", head)[-1] if kind[1] == "using" else kind[2]
+            yield from re.findall(r"\w+", body) if kind[1].startswith("enum") else _MEMBER.findall(body)
+        elif name := re.search(r"(\w+)\s*\(", head) or re.search(r"(\w+)\s*$", head):
+            yield name[1]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Writes what docs/performance/depthwise.md shows: the choice of kernels, goals and results, and the pictures.
 
 The choice is read from cuda/policy.h, all figures from benchmarks/results. `python tools/docs/depthwise.py` writes the
-fragments and pictures; with `--check` it only says which are not current, and exits with 1 where there are any.
+tables and pictures; with `--check` it only says which are not current, and exits with 1 where there are any.
 """
 
 import math
@@ -13,7 +13,7 @@ from pathlib import Path
 import depthwise_pictures
 import goals
 from generated import ROOT, write_or_check
-from goals import FRAGMENTS, LAYOUTS, Choose, Figures, Goal, Row, floors, geometric_mean, ratios, table
+from goals import LAYOUTS, Choose, Figures, Goal, Row, floors, geometric_mean, ratios, table
 
 PICTURES = ROOT / "docs/performance"
 CHOICE = ROOT / "src/torchgraft/operators/depthwise_conv2d/cuda/policy.h"
@@ -180,20 +180,20 @@ def choice() -> str:
     return "\n".join(text)
 
 
-def files() -> dict[Path, str]:
-    """Everything that is written."""
+def made() -> dict[Path | str, str]:
+    """Returns all that is written: blocks of pages, and pictures."""
     return {
-        FRAGMENTS / "depthwise-choice.md": choice(),
-        FRAGMENTS / "depthwise-tried.md": tried(),
-        **{FRAGMENTS / f"depthwise-goals-{device}.md": table(read(device), GOALS[device]) for device in GOALS},
-        **{FRAGMENTS / f"depthwise-results-{device}.md": results(device) for device in GOALS},
+        "depthwise-choice": choice(),
+        "depthwise-tried": tried(),
+        **{f"depthwise-goals-{device}": table(read(device), GOALS[device]) for device in GOALS},
+        **{f"depthwise-results-{device}": results(device) for device in GOALS},
         **{PICTURES / f"{name}.svg": picture for name, picture in depthwise_pictures.pictures().items()},
     }
 
 
 def main() -> int:
     """Writes, or checks, every file."""
-    return write_or_check("depthwise", files())
+    return write_or_check("depthwise", made())
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """Draws the diagrams of the pages, and writes the tables that belong to them: `python tools/docs/diagrams.py`.
 
-docs/lltm.svg shows how a step of lltm is shared out on CUDA, in the reader's light or dark; docs/fragments/
-lltm-budget.md says what a step costs by design. With `--check` it only says whether both are current, and exits with 1
-where one is not.
+docs/lltm.svg shows how a step of lltm is shared out on CUDA, in the reader's light or dark; a table in docs/lltm.md
+says what a step costs by design. With `--check` it only says whether both are current, and exits with 1 if not.
 """
 
 from __future__ import annotations
@@ -152,7 +151,7 @@ def budget() -> str:
 
 def main() -> int:
     """Writes, or checks, both."""
-    return write_or_check("diagrams", {DOCS / "lltm.svg": diagram(), DOCS / "fragments/lltm-budget.md": budget()})
+    return write_or_check("diagrams", {DOCS / "lltm.svg": diagram(), "lltm-budget": budget()})
 
 
 if __name__ == "__main__":

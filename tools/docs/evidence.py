@@ -1,20 +1,19 @@
-"""Writes the table of figures that docs/design/how-we-know.md shows, from the reports that other programs wrote.
+"""Writes the table of figures in docs/design/how-we-know.md, from the reports that other programs wrote.
 
-`python tools/docs/evidence.py` writes docs/fragments/evidence.md; with `--check` it only says whether that is current,
-and exits with 1 if it is not.
+`python tools/docs/evidence.py`; with `--check` it only says whether the page is current, and exits with 1 if it is not.
 """
 
 import json
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from generated import ROOT, write_or_check
-from support import FRAGMENTS, VERSIONS, holds, table
+from support import VERSIONS, holds, table
 from torchgraft.checking import PROPERTIES
 
 RESULTS = ROOT / "benchmarks/results"
+FRAGMENTS = ROOT / "docs/fragments"
 _PLANTED = re.compile(r"^Of (?P<all>\d+) operators .*? catches (?P<caught>\d+),", re.MULTILINE)
 _ALL = re.compile(r"^\| all \|(?P<cells>.+)\|$", re.MULTILINE)
 
@@ -81,7 +80,7 @@ def versions() -> str:
     return f"{len(found)} versions; not every property holds under {', '.join(failing) or 'none'}"
 
 
-def fragment() -> str:
+def evidence() -> str:
     """The table."""
     rows = {
         "properties": f"{len(PROPERTIES)} properties",
@@ -97,8 +96,7 @@ def fragment() -> str:
 
 def main() -> int:
     """Writes, or checks, the table."""
-    path: Path = FRAGMENTS / "evidence.md"
-    return write_or_check("evidence", {path: fragment()})
+    return write_or_check("evidence", {"evidence": evidence()})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Writes the tables of goals and of the rows that miss them, which the pages of operators show.
 
 A goal is a bound on figures that are made of measured rows, all of benchmarks/results: nobody types a figure. `python
-tools/docs/goals.py` writes the fragments of shift and lltm (tools/docs/depthwise.py those of depthwise_conv2d); with
+tools/docs/goals.py` writes the tables of shift and lltm (tools/docs/depthwise.py those of depthwise_conv2d); with
 `--check` it only says which are not current, and exits with 1 where there are any.
 """
 
@@ -17,7 +17,6 @@ from generated import ROOT, write_or_check
 from torchgraft.benchmarking.results import BenchReport, report_from_dict
 from torchgraft.benchmarking.standing import standing
 
-FRAGMENTS = ROOT / "docs/fragments"
 LAYOUTS = {"contiguous": "NCHW", "channels_last": "NHWC"}
 
 
@@ -300,24 +299,24 @@ def times(rows: list[Row]) -> str:
 
 
 def origin(device: str, operators: Collection[str]) -> str:
-    """Whether the rows of operators were measured on the sources that lie here, a paragraph."""
+    """Returns a paragraph that says which rows of operators were measured at an earlier commit."""
     measured = report(device)
     return f"\n{standing([row for row in measured.rows if row.operator in operators], measured.environment.device)}\n"
 
 
-def files() -> dict[Path, str]:
-    """Everything that is written."""
-    tables = {
-        FRAGMENTS / f"{name}-goals-{device}.md": table(read(device, operators), goals) + origin(device, operators)
+def made() -> dict[Path | str, str]:
+    """Returns all that is written: blocks of pages."""
+    tables: dict[Path | str, str] = {
+        f"{name}-goals-{device}": table(read(device, operators), goals) + origin(device, operators)
         for name, operators, of_devices in (("shift", _SHIFT, _SHIFT_GOALS), ("lltm", _LLTM, _LLTM_GOALS))
         for device, goals in of_devices.items()
     }
-    return {**tables, FRAGMENTS / "lltm-times-h200.md": times(read("h200", _LLTM)) + origin("h200", _LLTM)}
+    return {**tables, "lltm-times-h200": times(read("h200", _LLTM)) + origin("h200", _LLTM)}
 
 
 def main() -> int:
     """Writes, or checks, every file."""
-    return write_or_check("goals", files())
+    return write_or_check("goals", made())
 
 
 if __name__ == "__main__":

@@ -1,17 +1,16 @@
 """Writes the table of the properties that `graft check` asks, from what their modules say of themselves.
 
-`python tools/docs/properties.py` writes docs/fragments/properties.md, which docs/check.md includes; with `--check` it
-only says whether that is current, and exits with 1 where it is not.
+`python tools/docs/properties.py` writes it into docs/check/reference.md; with `--check` it only says whether it is
+current, and exits with 1 if it is not.
 """
 
 import inspect
 import re
 import sys
 
-from generated import ROOT, write_or_check
+from generated import write_or_check
 from torchgraft.checking import PROPERTIES, Property
 
-FRAGMENT = ROOT / "docs/fragments/properties.md"
 DOCUMENTED = re.compile(r"(?P<summary>.+?)\n\nProves: (?P<proves>.+?)\n\nCannot prove: (?P<cannot>.+)", re.DOTALL)
 
 
@@ -34,7 +33,7 @@ def row(name: str, each: Property) -> str:
     return f"| `{name}`{asked} | **{summary}** {proves[0].upper()}{proves[1:]} | {cannot[0].upper()}{cannot[1:]} |"
 
 
-def fragment() -> str:
+def table() -> str:
     """The table."""
     rows = [row(name, each) for name, each in PROPERTIES.items()]
     return "\n".join(["| property | what it proves | what it cannot |", "| --- | --- | --- |", *rows, ""])
@@ -42,7 +41,7 @@ def fragment() -> str:
 
 def main() -> int:
     """Writes, or checks, the table."""
-    return write_or_check("properties", {FRAGMENT: fragment()})
+    return write_or_check("properties", {"properties": table()})
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""Writes the tables and plots of benchmarks/results from its JSON files, and what README and docs/results.md show.
+"""Writes the tables of benchmarks/results into the pages that show them, and its plots.
 
 Nothing is measured. `python tools/docs/results.py` writes the files; with `--check` it only says which are not current,
-and exits with 1 where there are any. They say which rows were measured on earlier sources, so an edit of a kernel
-changes them.
+and exits with 1 where there are any. They say which rows were measured at an earlier commit, so an edit of a
+kernel changes them.
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,20 +15,46 @@ from pathlib import Path
 from typing import Any
 
 from generated import ROOT, write_or_check
-from torchgraft.benchmarking.distribution import distribution_markdown
+from torchgraft.benchmarking.distribution import distribution_markdown, quantile
 from torchgraft.benchmarking.page import render_picture
 from torchgraft.benchmarking.provenance import provenance_of_calls, provenance_of_module, sources_of_memory
-from torchgraft.benchmarking.results import BenchReport, report_from_dict
+from torchgraft.benchmarking.results import BenchReport, geometric_mean, report_from_dict
+from torchgraft.benchmarking.rows import Row
 from torchgraft.benchmarking.standing import standing
-from torchgraft.benchmarking.summary import as_markdown, short_dtype, summary_table
+from torchgraft.benchmarking.summary import as_markdown, format_ratio, short_dtype, summary_table
 from torchgraft.benchmarking.table import Table
+from torchgraft.benchmarking.timing import Ratio
 from torchgraft.demo import PARTS
 
 RESULTS = ROOT / "benchmarks/results"
-FRAGMENTS = ROOT / "docs/fragments"
 CHIPS = ("cpu", "h200")
-# On these `graft bench` has measured drawn calls, and models on one.
-ALSO_DRAWN = ("epyc", "h100")
+# On these machines `graft bench` has measured random samples of calls, and models on one of them.
+ALSO_SAMPLED = ("epyc", "h100")
+PASSES = {
+    "forward": "forward",
+    "input_grad": "gradient of the input",
+    "weight_grad": "gradient of the weights",
+    "forward_backward": "forward and backward",
+}
+# The layers that users replace, by operator, and what each is compared with.
+LAYERS = {
+    "depthwise_conv2d": "depthwise convolution",
+    "lltm": "recurrent layer (LLTM)",
+    "lltm_cell": "recurrent cell (LLTMCell)",
+    "shift": "shift",
+}
+# Fixed calls of these operators stand in the table for the machines on which no calls were sampled.
+FIXED = {
+    "lltm_cell": {"lltm_cell": "forward", "lltm_cell, backward": "gradients"},
+    "shift": {"shift": "forward", "shift_grads": "gradients"},
+}
+# What a user has without torchgraft, the nearest first: rivals and yardsticks of a row.
+COMPARED = {
+    "nn.LSTM": "`nn.LSTM`",
+    "nn.LSTMCell": "`nn.LSTMCell`",
+    "grid_sample": "`grid_sample`",
+    "pytorch": "PyTorch",
+}
 # Of README's table.
 MODEL_ROWS = 6
 DEMO = {part.name: part.module for part in PARTS}
@@ -39,8 +66,8 @@ def report(chip: str, name: str = "bench") -> BenchReport:
     return report_from_dict(figures(chip, name))
 
 
-def drawn_on(chip: str) -> list[str]:
-    """The names of the files of what was drawn: one for each seed."""
+def sampled_on(chip: str) -> list[str]:
+    """Returns the names of the files of random samples: one for each seed."""
     return sorted(path.stem for path in (RESULTS / chip).glob("draw*.json"))
 
 
@@ -123,15 +150,127 @@ def models() -> str:
     said = f"A training step, before and after. Of {every} measured these are, on each machine, the one that gains "
     said += "most, the one that gains least, and those evenly between. "
     earlier = sum(not step.is_current for step in shown)
-    said += f"{earlier} of them are of earlier sources." if earlier else "All of them are of these sources."
+    said += f"{earlier} of them were measured at an earlier commit." if earlier else "All of them are current."
     return "\n".join([*lines, "", said, ""])
 
 
+@dataclass(frozen=True)
+class Group:
+    """Calls of one pass of an operator on one machine.
+
+    Attributes:
+        calls: 'random' for random samples, 'fixed' for the calls of the benchmarks.
+        ratios: of each call, how many times as fast ours is than what a user has otherwise.
+    """
+
+    operator: str
+    title: str
+    calls: str
+    measured: BenchReport
+    rows: Sequence[Row]
+    ratios: Sequence[Ratio]
+
+    @property
+    def name(self) -> str:
+        """The operator and its pass."""
+        return f"{self.operator}, {self.title}" if self.title else self.operator
+
+    @property
+    def machine(self) -> str:
+        """The GPU, or the processor with the number of threads."""
+        environment = self.measured.environment
+        name = re.sub(r"\(R\)| Processor| 80GB HBM3|NVIDIA ", "", environment.chip)
+        return name if environment.device == "cuda" else f"{name}, {environment.threads} threads"
+
+    @property
+    def slower(self) -> list[int]:
+        """The places of the calls that are slower beyond noise, the slowest first."""
+        found = [place for place, ratio in enumerate(self.ratios) if ratio.high < 1]
+        return sorted(found, key=lambda place: self.ratios[place].median)
+
+    @property
+    def stale(self) -> int:
+        """The number of calls that were measured at an earlier commit."""
+        return len(self.rows) - len(standing(self.rows, self.measured.environment.device).current)
+
+
+def compared(row: Row) -> tuple[str, Ratio | None]:
+    """Returns what a user has in place of our layer, and how many times as fast ours is."""
+    others = {**row.rivals, **row.yardsticks}
+    name = next((name for name in COMPARED if name in others), "")
+    return COMPARED.get(name, ""), others[name].ratio if name else None
+
+
+@cache
+def groups() -> list[Group]:
+    """Returns all calls on all machines that are compared with what a user has otherwise."""
+    found = []
+    for chip in ("h200", "h100", "cpu", "epyc"):
+        reports = [(report(chip, name), "random") for name in sampled_on(chip) if "measured" not in name]
+        for measured, calls in [*reports, *([(report(chip), "fixed")] if chip in CHIPS else [])]:
+            rows: dict[tuple[str, str], list[Row]] = {}
+            for row in measured.rows:
+                if row.direction != "training" and compared(row)[1]:
+                    title = (
+                        PASSES.get(row.direction, row.direction)
+                        if calls == "random" or row.direction != "forward"
+                        else ""
+                    )
+                    rows.setdefault((row.operator, title), []).append(row)
+            for (operator, title), own in rows.items():
+                ratios = [ratio for _, ratio in map(compared, own) if ratio]
+                found.append(Group(operator, title, calls, measured, own, ratios))
+    return found
+
+
+def layers() -> str:
+    """Returns the first table of docs/results.md: how many times as fast each layer is on each machine."""
+    lines = []
+    stale = total = 0
+    for operator, layer in LAYERS.items():
+        random = [each for each in groups() if each.operator == operator and each.calls == "random"]
+        sampled = {each.machine for each in random}
+        titles = FIXED.get(operator, {})
+        fixed = [each for each in groups() if each.name in titles and each.calls == "fixed"]
+        for each in (*random, *(each for each in fixed if each.machine not in sampled)):
+            medians = [ratio.median for ratio in each.ratios]
+            low, high = (format_ratio(quantile(medians, share)) for share in (0.05, 0.95))
+            title = titles[each.name] if each.calls == "fixed" else each.title
+            cells = [title, each.machine, each.measured.environment.torch.partition("+")[0], compared(each.rows[0])[0]]
+            share = f"{len(each.slower) / len(medians):.1%}"
+            mean = f"**{format_ratio(geometric_mean(medians))}**"
+            lines.append([layer, *cells, f"{len(medians)} {each.calls}", mean, f"{low} to {high}", share])
+            layer = ""
+            stale, total = stale + each.stale, total + len(each.rows)
+    header = ["layer", "pass", "machine", "PyTorch", "compared with", "calls", "times as fast", "5% to 95%", "slower"]
+    note = f"{stale:,} of these {total:,} calls were measured at an earlier commit."
+    return Table("", header, lines, [note] if stale else []).markdown()
+
+
+def slower() -> str:
+    """Returns the second table: where calls are slower than the rival, beyond noise."""
+    lines = []
+    for each in groups():
+        if each.slower:
+            row, ratio = each.rows[each.slower[0]], each.ratios[each.slower[0]].median
+            call = ", ".join([row.sample, short_dtype(row.dtype), *([row.layout] if "x" in row.sample else [])])
+            counted = f"{len(each.slower)} of {len(each.rows)} {each.calls}"
+            lines.append([each.name, each.machine, compared(row)[0], counted, f"{format_ratio(ratio)}: {call}"])
+    return Table("", ["operator", "machine", "compared with", "slower calls", "the slowest"], lines).markdown()
+
+
 def origins() -> str:
-    """Which results were measured on the sources that lie here."""
+    """Which results are current, and which were measured at an earlier commit."""
     rows = [cells for chip in CHIPS for cells in _origins(chip)]
-    rows += [cells for chip in ALSO_DRAWN for cells in _origins_of_drawn(chip)]
-    return Table("", ["results", "machine", "measured", "sources"], rows).markdown()
+    rows += [cells for chip in ALSO_SAMPLED for cells in _origins_of_samples(chip)]
+    return Table("", ["results", "machine", "measured", "current"], rows).markdown()
+
+
+def _said(stale: int, count: int) -> str:
+    """Says whether results are current."""
+    if not stale:
+        return "yes"
+    return "no: measured at an earlier commit" if stale == count else f"{count - stale} of {count} rows"
 
 
 def _origins(chip: str) -> Iterator[list[str]]:
@@ -139,53 +278,52 @@ def _origins(chip: str) -> Iterator[list[str]]:
     device = bench.environment.device
     found = standing(bench.rows, device)
     count = len(found.current) + len(found.stale)
-    said = f"{len(found.stale)} of {count} rows are of earlier ones" if found.stale else "these"
+    said = _said(len(found.stale), count)
     yield ["`graft bench`", chip, bench.environment.date[:10], said]
     for part in figures(chip, "demo")["parts"]:
         now = provenance_of_module(DEMO[part["name"]], device).sources
         yield _origin(f"demo, {part['title']}", chip, part, part["provenance"], now)
     overhead = figures(chip, "overhead")
     yield _origin("`graft bench overhead`", chip, overhead, overhead["provenance"], provenance_of_calls().sources)
-    yield from _origins_of_drawn(chip)
+    yield from _origins_of_samples(chip)
     memory = figures(chip, "lltm-memory")
     for name, provenance in memory["provenance"].items():
         yield _origin(f"`graft bench memory {name}`", chip, memory, provenance, sources_of_memory(name, device))
 
 
-def _origins_of_drawn(chip: str) -> Iterator[list[str]]:
-    for name in drawn_on(chip):
+def _origins_of_samples(chip: str) -> Iterator[list[str]]:
+    for name in sampled_on(chip):
         drawn = report(chip, name)
         stale = len(standing(drawn.rows, drawn.environment.device).stale)
-        said = f"{stale} of {len(drawn.rows)} rows are of earlier ones" if stale else "these"
+        said = _said(stale, len(drawn.rows))
         operators = " ".join(dict.fromkeys(row.operator for row in drawn.rows))
         yield [f"`graft bench {operators} --draw`", chip, drawn.environment.date[:10], said]
 
 
 def _origin(name: str, chip: str, measured: dict[str, Any], provenance: dict[str, Any], now: str) -> list[str]:
-    same = "these" if provenance["sources"] == now else "earlier ones" if provenance["sources"] else "unknown"
+    same = _said(provenance["sources"] != now, 1) if provenance["sources"] else "unknown"
     return [name, chip, measured["environment"]["date"][:10], same]
 
 
-def files() -> dict[Path, str]:
-    """Everything that is written."""
-    written = {FRAGMENTS / "models.md": models(), FRAGMENTS / "origins.md": origins()}
+def made() -> dict[Path | str, str]:
+    """Returns all that is written: blocks of pages, and plots."""
+    written: dict[Path | str, str] = {"models": models(), "origins": origins(), "layers": layers(), "slower": slower()}
     for chip in CHIPS:
-        written[RESULTS / chip / "bench.md"] = summary_table(report(chip)).markdown()
-        written[RESULTS / chip / "bench-rows.md"] = as_markdown(report(chip))
+        written[f"rows-{chip}"] = as_markdown(report(chip))
         written[RESULTS / chip / "bench.svg"] = render_picture(report(chip))
         if (RESULTS / chip / "gallery.json").is_file():
-            written[RESULTS / chip / "gallery.md"] = as_markdown(report(chip, "gallery"))
-    for chip in (*CHIPS, *ALSO_DRAWN):
-        for name in drawn_on(chip):
-            written[RESULTS / chip / f"{name}.md"] = distribution_markdown(report(chip, name))
+            written[f"gallery-{chip}"] = as_markdown(report(chip, "gallery"))
+    for chip in (*CHIPS, *ALSO_SAMPLED):
+        for name in sampled_on(chip):
+            written[name.replace("draw", f"random-samples-{chip}")] = distribution_markdown(report(chip, name))
         if (RESULTS / chip / "models.json").is_file():
-            written[RESULTS / chip / "models.md"] = summary_table(report(chip, "models")).markdown()
+            written[f"models-{chip}"] = summary_table(report(chip, "models")).markdown()
     return written
 
 
 def main() -> int:
     """Writes, or checks, every file."""
-    return write_or_check("results", files())
+    return write_or_check("results", made())
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-"""Writes docs/fragments/sharding.md: what `graft shard` says of each operator of torchgraft."""
+"""Writes the table of docs/distributed.md: what `graft shard` says of each operator of torchgraft."""
 
-from pathlib import Path
+import sys
 
+from generated import write_or_check
 from torchgraft.checking.spreading import Move, ShardingRow, spread
 from torchgraft.checking.subject import find_subjects
 
-PAGE = Path(__file__).parents[2] / "docs" / "fragments" / "sharding.md"
 DEVICES = 4
 
 
-def main() -> None:
-    """Writes the table."""
+def table() -> str:
+    """Returns the table."""
     lines = [
         "| operator | cut | arguments | result | forward moves | backward moves |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -21,7 +21,7 @@ def main() -> None:
             name = f"`{found.operator}`<br>`{found.declared}`" if number == 0 else ""
             lines.append(f"| {name} | {row.letter} | {_cells(row)} |")
     lines += ["", f"Bytes are what each of {DEVICES} devices sends, in float32, for the first sample that is measured."]
-    PAGE.write_text("\n".join(lines) + "\n")
+    return "\n".join(lines) + "\n"
 
 
 def _cells(row: ShardingRow) -> str:
@@ -37,5 +37,10 @@ def _moves(moves: tuple[Move, ...]) -> str:
     return "<br>".join(said) or "nothing"
 
 
+def main() -> int:
+    """Writes, or checks, the table."""
+    return write_or_check("sharding", {"sharding": table()})
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,7 +1,7 @@
-"""Writes the tables of calls drawn by machine, from benchmarks/results/*/stress*.json.
+"""Writes the tables of randomly sampled calls, from benchmarks/results/*/stress*.json.
 
-`python tools/docs/stressed.py` writes docs/fragments/stress.md, which docs/check.md includes; with `--check` it only
-says whether that is current, and exits with 1 where it is not.
+`python tools/docs/stressed.py` writes them into docs/check/evidence.md; with `--check` it only says whether they are
+current, and exits with 1 if they are not.
 """
 
 import json
@@ -11,8 +11,6 @@ from typing import Any
 
 from generated import ROOT, write_or_check
 from torchgraft.benchmarking.table import Table
-
-FRAGMENT = ROOT / "docs/fragments/stress.md"
 
 
 def table(runs: list[dict[str, Any]]) -> str:
@@ -33,7 +31,7 @@ def table(runs: list[dict[str, Any]]) -> str:
     return Table("", ["operator", "calls", *dtypes, "wrong", "out of memory"], rows).markdown().strip()
 
 
-def fragment() -> str:
+def tables() -> str:
     """A table a machine."""
     parts = []
     for path in sorted((ROOT / "benchmarks/results").glob("*/stress*.json")):
@@ -58,7 +56,7 @@ def fragment() -> str:
 
 def main() -> int:
     """Writes, or checks, the tables."""
-    return write_or_check("stressed", {FRAGMENT: fragment()})
+    return write_or_check("stressed", {"stress": tables()})
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Writes under which versions of PyTorch the properties hold, and what is known of GPUs that nobody here has.
 
 The first is from what `make test-torch` found under each version, the other from what `python
-tools/devices/devices.py` found. `python tools/docs/support.py` writes docs/fragments/versions.md and devices.md, which
-docs/operators.md includes, and the newest version under which all hold, which README.md includes; with `--check` it
-only says which are not current, and exits with 1 where there are any.
+tools/devices/devices.py` found. `python tools/docs/support.py` writes both tables into docs/operators.md, and the
+newest version under which all properties hold into README.md; with `--check` it only names what is not current, and
+exits with 1 if there is anything.
 """
 
 import json
@@ -16,7 +16,6 @@ from generated import ROOT, write_or_check
 
 VERSIONS = ROOT / "docs/versions"
 DEVICES = ROOT / "docs/devices.json"
-FRAGMENTS = ROOT / "docs/fragments"
 STATUSES = ("pass", "fail", "not applicable")
 
 
@@ -62,12 +61,12 @@ def main() -> int:
     versions = {path.stem: json.loads(path.read_text()) for path in sorted(VERSIONS.glob("*.json"), key=number)}
     newest = [version for version, each in versions.items() if holds(each)][-1]
     written = {
-        FRAGMENTS / "newest-torch.md": f"{newest}\n",
-        FRAGMENTS / "versions.md": table(
+        "newest-torch": newest,
+        "versions": table(
             "PyTorch | Python | checked on | operators | passed | failed | not applicable | ",
             map(version_row, versions.values()),
         ),
-        FRAGMENTS / "devices.md": table(
+        "devices": table(
             "compute capability | kernels compiled for | calls | kernels | kernels that it cannot run | launches | "
             "limits exceeded | values in the emulator",
             map(device_row, json.loads(DEVICES.read_text())),

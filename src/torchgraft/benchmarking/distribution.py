@@ -88,7 +88,7 @@ def notes(report: BenchReport) -> list[str]:
     """What the tables mean, what was refused, and where it was measured."""
     refused = [line for line in refusals(report.rows) if line.startswith("refused")]
     return [
-        *(["{} calls of each operator, drawn by seed {}.".format(*report.drawn)] if report.drawn else []),
+        *(["{} calls of each operator, sampled at random with seed {}.".format(*report.drawn)] if report.drawn else []),
         "mean: the geometric mean. 5% to 95%: quantiles. slower: rows that are slower beyond noise. worst: the row "
         "that loses most. floors: how many times the least time that the device allows, median and 90% quantile.",
         *([UNVERIFIED] if yardsticks_of(report.rows) else []),

@@ -1,8 +1,8 @@
-"""What a result was measured on: standing.py says whether the sources are still the same.
+"""Records what a result was measured with: the hash of its sources, the compiler and the version of PyTorch.
 
-A commit would say too much and too little: a moved file is another commit, and which of the files between two commits a
-row depends on nobody sees. So a row holds the hash of the sources that decide its time (sources.py), what compiled
-them, and the PyTorch beside them.
+A commit alone does not tell whether a row is stale: a commit that only moves a file, or changes another operator, does
+not change its time. So a row holds the hash of the sources that decide its time (sources.py); standing.py compares it
+with the hash of the sources as they are now.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COMPILED_BY = re.compile(rb"torchgraft: compiled by ([^\0]+)\0")
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a result was measured on.
+    """What a result was measured with.
 
     Attributes:
         sources: the hash of what decides its time; empty where the sources were not at hand, as of a wheel.
@@ -46,7 +46,7 @@ class Provenance:
 def provenance_of_operator(
     operator: Operator, device: str, *, gradients: bool = False, launched: Iterable[str] = ()
 ) -> Provenance:
-    """What a call of an operator is measured on, here and now.
+    """Returns what a call of an operator is measured with, here and now.
 
     Args:
         operator: is measured.
@@ -62,7 +62,7 @@ def provenance_of_operator(
 
 
 def provenance_of_module(name: str, device: str, *, launched: Iterable[str] = ()) -> Provenance:
-    """What a module of torchgraft is measured on: all that it imports, and the kernels below.
+    """Returns what a module of torchgraft is measured with: all that it imports, and the kernels below.
 
     Args:
         name: of the module, as it is imported.
@@ -75,12 +75,12 @@ def provenance_of_module(name: str, device: str, *, launched: Iterable[str] = ()
 
 
 def provenance_of_models(device: str, launched: Iterable[str] = ()) -> Provenance:
-    """What the training step of a grafted model is measured on."""
+    """Returns what the training step of a grafted model is measured with."""
     return provenance_of_module(OF_MODELS, device, launched=launched)
 
 
 def provenance_of_calls() -> Provenance:
-    """What the cost of calling torchgraft's operators is measured on."""
+    """Returns what the cost of calling torchgraft's operators is measured with."""
     return Provenance(sources_of().of_calls("cpu"), _compiler("torchgraft", "cpu"), torch.__version__)
 
 
@@ -91,7 +91,7 @@ def _compiler(namespace: str, device: str) -> str:
 
 @cache
 def compiler_of(library: Path) -> str:
-    """What compiled a library, in its own words; empty where it does not say."""
+    """Returns the compiler that a library names as its own; empty if it names none."""
     found = _COMPILED_BY.search(library.read_bytes()) if library.is_file() else None
     return found[1].decode() if found else ""
 
@@ -100,7 +100,7 @@ _sources = cache(Sources)
 
 
 def sources_of(module: str = "torchgraft") -> Sources:
-    """The sources of the package, or of the folder, that declares an operator."""
+    """Returns the sources of the package, or of the folder, that declares an operator."""
     if module.split(".")[0] == "torchgraft":
         return _sources(PACKAGE)
     file = getattr(sys.modules.get(module), "__file__", None)
@@ -108,5 +108,5 @@ def sources_of(module: str = "torchgraft") -> Sources:
 
 
 def sources_of_memory(operator: str, device: str) -> str:
-    """The hash that the memory of an operator of torchgraft would be told with, forward and backward, here and now."""
+    """Returns the hash of what decides the memory of an operator of torchgraft, forward and backward."""
     return sources_of().of_operator(operator, device, gradients=True)

@@ -1,4 +1,4 @@
-"""Which of the rows that were measured before are to be measured again: those of earlier sources, and new ones."""
+"""Finds the rows to measure again: the stale ones, measured at an earlier commit, and new ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Renewal:
     """What became of the rows of a report.
 
     Attributes:
-        stale: were measured on earlier sources.
+        stale: were measured at an earlier commit.
         by_other_tools: are current, and were measured with another compiler or another PyTorch than are here.
         gone: are measured no more: no benchmark has such a row.
     """
@@ -41,7 +41,7 @@ def judge(report: BenchReport, here: Provenance) -> Renewal:
     found = standing(report.rows, report.environment.device)
     names = {subject.name for subject in find_subjects([])} | set(MODELS)
     gone = [row for row in report.rows if row.operator not in names]
-    # Of what nobody can tell, as of rows from before there were hashes, the sources are not these either.
+    # A row without a hash may have been measured at any commit.
     untold = [row for row in report.rows if row not in gone and not row.provenance.sources]
     with_others = [row for row in found.current if other_tools(row, here.compiler, here.torch)]
     return Renewal((*found.stale, *untold), tuple(with_others), tuple(gone))

@@ -1,4 +1,4 @@
-"""Rows by what became of their sources: whether they were measured on those that lie here."""
+"""Finds the stale rows: those measured at an earlier commit, whose sources have changed since."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchgraft.operator import Operator
 
 
 def sources_now(row: Row, device: str) -> str:
-    """The hash that a row would have, were it measured here and now; empty where its sources are not at hand."""
+    """Returns the hash that a row would get if it were measured now; empty if its sources are not here."""
     ran = row.provenance.kernels
     if row.direction == "training":
         return sources_of().of_module(OF_MODELS, device, ran=ran)
@@ -26,24 +26,24 @@ def sources_now(row: Row, device: str) -> str:
 
 @dataclass(frozen=True)
 class Standing:
-    """Rows by what became of their sources; of those in neither list nobody can tell."""
+    """Which rows are current and which are stale; a row in neither list has no hash, or its sources are not here."""
 
     current: tuple[Row, ...]
     stale: tuple[Row, ...]
 
     def __str__(self) -> str:
         if not self.stale:
-            return "All rows were measured on these sources." if self.current else ""
+            return "No source that decides these times has changed since they were measured." if self.current else ""
         count, again = len(self.stale), "`make results` measures them again."
         if not self.current:
             which = "All rows were" if count > 1 else "The row was"
-            return f"{which} measured on earlier sources. {again}"
+            return f"{which} measured at an earlier commit. {again}"
         total = count + len(self.current)
-        return f"{count} of {total} rows were measured on earlier sources: {by_suite(self.stale)}. {again}"
+        return f"{count} of {total} rows were measured at an earlier commit: {by_suite(self.stale)}. {again}"
 
 
 def standing(rows: Iterable[Row], device: str) -> Standing:
-    """Which rows were measured on the sources that lie here, and which on others."""
+    """Returns which rows are current, and which were measured at an earlier commit."""
     current: list[Row] = []
     stale: list[Row] = []
     for row in rows:
@@ -53,19 +53,19 @@ def standing(rows: Iterable[Row], device: str) -> Standing:
 
 
 def by_suite(rows: Sequence[Row]) -> str:
-    """Operators and suites, each with the number of its rows."""
+    """Returns the operators and suites of rows, each with the number of its rows."""
     counts = Counter(f"{row.operator}, {row.suite}" for row in rows)
     return "; ".join(f"{name} ({count})" for name, count in counts.items())
 
 
 def other_tools(row: Row, compiler: str, torch_version: str) -> str:
-    """With what else than this compiler and PyTorch a row was measured, as far as it says; empty where with these."""
+    """Names another compiler or PyTorch with which a row was measured; empty if there is none, or it is not known."""
     now = {"PyTorch ": (row.provenance.torch, torch_version), "": (row.provenance.compiler, compiler)}
     return ", ".join(f"{what}{then}" for what, (then, here) in now.items() if then and here and then != here)
 
 
 def tools(rows: Iterable[Row]) -> str:
-    """With what rows were compiled and measured, as far as they say, for a person to read."""
+    """Names the compilers and the versions of PyTorch with which rows were measured, for a person to read."""
     versions: Counter[str] = Counter()
     for row in rows:
         compiler = f"compiled by {row.provenance.compiler}" if row.provenance.compiler else ""

@@ -196,7 +196,7 @@ def refusals(rows: Iterable[Row]) -> list[str]:
 
 
 def origin(report: BenchReport) -> list[str]:
-    """Of which sources the rows were measured, and with which tools; nothing where that cannot be told."""
+    """Says which rows were measured at an earlier commit, and what compiled them; empty if neither is known."""
     said = str(standing(report.rows, report.environment.device))
     with_tools = tools(report.rows)
     return [*([said] if said else []), *([f"Rows were {with_tools}."] if "compiled" in with_tools else [])]

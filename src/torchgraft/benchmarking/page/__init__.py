@@ -111,7 +111,7 @@ def _provenance(report: BenchReport) -> list[str]:
     environment, count = report.environment, len(report.rows)
     found = standing(report.rows, environment.device)
     facts = [f"{count} {'row' if count == 1 else 'rows'}, results verified"]
-    facts += [f"{len(found.stale)} on earlier sources"] if found.stale else []
+    facts += [f"{len(found.stale)} at an earlier commit"] if found.stale else []
     return [
         *facts,
         f"PyTorch {environment.torch}",
