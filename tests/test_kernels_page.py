@@ -39,7 +39,7 @@ PARTS = {
         "pad_channels",
         "transpose_matrices",
     },
-    "torchgraft/text.h": {"ToImpl", "Word", "internal", "text", "torchgraft"},
+    "torchgraft/text.h": {"ToImpl", "internal", "text"},
 }
 # A function for each instruction, under the names of the PTX manual.
 NAMED_ELSEWHERE = {"torchgraft/ptx.cuh"}
