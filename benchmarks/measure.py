@@ -64,7 +64,7 @@ def _parts(folder: Path, device: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _drawn(folder: Path) -> list[Path]:
-    """The files of what was drawn: one for each seed."""
+    """Returns the files of random samples: one for each seed."""
     return sorted(folder.glob("draw*.json"))
 
 
@@ -141,12 +141,12 @@ def measure_parts(folder: Path, device: str, parts: list[str]) -> bool:
     wanted = dict.fromkeys(part.partition(",")[0] for part in parts)
     for path in _drawn(folder):
         if path.stem in wanted:
-            # Of the same operators and seed: a release has one of its own, and names it when it first measures.
+            # With the same operators and seed; `make docs` writes the tables from the JSON.
             report = report_from_dict(_figures(path))
             count, seed = report.drawn or (0, 0)
             operators = dict.fromkeys(row.operator for row in report.rows)
             draw = [*operators, "--draw", str(count), "--seed", str(seed)]
-            commands[path.stem] = ["bench", "run", *draw, "--device", device, *_files(path.with_suffix(""))]
+            commands[path.stem] = ["bench", "run", *draw, "--device", device, "--json", str(path)]
     # Each, whatever becomes of the others.
     failed = [part for part in wanted if not succeeds([*graft, *commands[part]])]
     return not failed
