@@ -376,11 +376,12 @@ def test_a_launch_is_refused_where_none_is_run(mistakes, monkeypatch, mistake):
     mistakes.sum(NUMBERS)
 
 
-def test_clusters_are_refused_that_are_too_large_or_that_the_device_has_not(mistakes, monkeypatch):
+def test_clusters_are_refused_that_are_too_large_or_empty_or_that_the_device_has_not(mistakes, monkeypatch):
     many = torch.zeros(16 * 64)
     mistakes.send(many)
-    with pytest.raises(RuntimeError, match="did not launch: cluster misconfiguration"):
-        mistakes.too_large_cluster(many)
+    for mistake in (mistakes.too_large_cluster, mistakes.empty_cluster):
+        with pytest.raises(RuntimeError, match="did not launch: cluster misconfiguration"):
+            mistake(many)
     monkeypatch.setenv("TORCHGRAFT_EMULATED_LAUNCHES", os.devnull)
     monkeypatch.setenv("TORCHGRAFT_EMULATED_ARCHITECTURE", "80")
     mistakes.sum(NUMBERS)

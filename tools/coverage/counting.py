@@ -27,24 +27,31 @@ from torchgraft.sampling import Drawn
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src/torchgraft"
-# What answers depend on: kernels and samples.
+# The files that answers depend on: kernels and samples.
 SOURCES = (".h", ".cuh", ".cu", ".cpp", ".py")
 WORK = ROOT / "build/coverage"
-# Architectures that are compiled for, and the multiprocessors of a device that runs them. The first is asked all of
-# PROPERTIES. The others differ in which kernels there are and how work is shared out: a call of each sample tells. On
-# a single multiprocessor blocks take one piece of work after another, of samples that are small as well.
+# Architectures to compile for, each with the multiprocessors of the device. The first one is asked all of PROPERTIES.
+# The others differ in which kernels there are and in how work is divided, for which a call of each sample is enough. On
+# a single multiprocessor blocks take one piece of work after another even for small samples.
 DEVICES = ("90:16", "90:1", "90:84", "90:132", "80:16", "75:16")
-# C++ kernels as they are compiled: for the least of processors, and for this machine's; asked on so many threads. The
-# definition of a convolution's gradient crashes on bad input on one thread: it is PyTorch's.
+# C++ kernels compiled for the least processor, on one thread, and for this machine's, on two, with further properties.
+# On one thread bad input crashes the reference of a convolution's gradient, which is PyTorch's function.
 KINDS: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "cpu": ("OFF", 1, ()),
     "cpu-native": ("ON", 2, ("bad_input",)),
 }
+<<<<<<< HEAD
 # Reads questions, a line each, and answers with the status and the text of each. A process that is forked asks, since
 # what it counted is written as it ends; imports take longer than most questions do. So a property that may end its
 # process is asked in that one. The first word says what lltm's products of float32 are made in, as
 # torchgraft/kernels/precision.py tells it on a GPU. An interrupt ends the question that is asked, which writes what it
 # counted.
+=======
+# The program that asks. It reads a question a line, and answers each with a status and a text. It forks for each
+# question, because imports take longer than most questions, and a process writes its counts when it ends; a property
+# that may end its process runs in that one. The first word of a question is the precision of lltm's products in
+# float32, which torchgraft/precision.py sets on a GPU. An interrupt ends the question, which then writes its counts.
+>>>>>>> tools
 ASKED = """
 import json, os, signal, sys, tempfile
 from torchgraft import native
@@ -72,10 +79,10 @@ for question in sys.stdin:
 """
 PROPERTIES = ("value", "sizes", "empty", "non_finite", "layouts")
 PROPERTIES_ELSEWHERE = ("value",)
-# Of the kernel that is chosen alone: under autocast weights have another dtype than images; gradients of gradients are
-# made by other functions.
+# Properties that are asked of the chosen kernel only: under autocast weights have another dtype than images, and other
+# functions compute gradients of gradients.
 PROPERTIES_UNFORCED = ("autocast", "gradient", "second_gradient")
-# Properties of samples that a quick check on a CPU leaves out, each with the kernel that it is there for.
+# Samples that a quick check on a CPU leaves out, each with the kernel and the property that it is there for.
 SAMPLES = {
     "lltm_grads": (
         ("steps_backward", "value", "step by step, more units than a block has threads for"),
@@ -83,8 +90,8 @@ SAMPLES = {
     ),
     "shift_input_grad": (("channels_last", "non_finite", "whole along x alone, nhwc"),),
 }
-# Tests that ask an operator for what no check does: errors of PyTorch's own operators, and of sizes that no memory
-# holds, and strides of which PyTorch takes 32 bits.
+# Tests that ask an operator for what no property asks: errors of PyTorch's own operators, sizes that no memory holds,
+# and strides of which PyTorch takes 32 bits.
 TESTS = {
     "depthwise_conv2d": ("test_depthwise_conv2d.py", "test_recorded.py"),
     "lltm": ("test_lltm.py",),
@@ -147,9 +154,9 @@ class Library:
 
 
 def _held_by_tf32(operator: str) -> list[str]:
-    """The samples that permit tf32 and of which it holds every number.
+    """The samples that permit tf32 and whose numbers tf32 holds exactly.
 
-    What others come to, where products are made in tf32, is as far from the exact result as tf32 is.
+    The results of other samples, if products are computed in tf32, are as far from the exact result as tf32 is.
     """
     [subject] = find_subjects([operator])
     return [
@@ -183,7 +190,7 @@ class Answered:
         self.lines.add(line)
 
     def places(self) -> list[str]:
-        """Those where all was asked."""
+        """The places where everything was asked."""
         return [each for each in (*DEVICES, *KINDS) if f"all of {each}" in self.lines]
 
 

@@ -20,11 +20,11 @@ from torchgraft.machine.figures import as_json
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-# Compute capabilities, and the architecture that kernels are compiled for which run there: no source asks for another,
-# so what is compiled for 8.6 or 12.0 is the same.
+# By compute capability, the architecture that its kernels are compiled for. No source asks for another architecture, so
+# that kernels compiled for 8.6 or 12.0 would be the same.
 COMPILED_FOR = {75: 75, 80: 80, 86: 80, 89: 80, 90: 90, 100: 90, 120: 90}
 PROBLEMS = 5000
-# A device of this size; what launches cut depends on it.
+# The size of the device. Launches depend on it.
 _MULTIPROCESSORS = 84
 
 

@@ -1,9 +1,8 @@
-"""Asks launches of every operator on GPUs of many compute capabilities: each must be one that the GPU takes.
+"""Makes launches of every operator on GPUs of many compute capabilities, and prints those that a GPU refuses.
 
-To be run under `torchgraft.emulation.library.environment(..., launches=...)`, where nothing is computed: a launch is
-refused for what the emulator knows of a GPU and of the kernel. That is shared memory, dynamic and declared, threads a
-block and what the kernel is compiled for (of which registers follow), grids, clusters, and cooperative launches. What a
-GPU refuses is printed.
+Run it under `torchgraft.emulation.library.environment(..., launches=...)`, where nothing is computed. The emulator
+refuses a launch that exceeds what it knows of the GPU and of the kernel: shared memory, dynamic and declared; threads
+of a block, and the number that the kernel is compiled for; grids, clusters, and cooperative launches.
 
     python plans.py                     the samples of every operator, and convolutions at borders, on each GPU
     python plans.py 5000 report.json    so many drawn calls of every operator on each GPU, with every kernel forced on
@@ -35,8 +34,8 @@ from torchgraft.sampling import Budget, Drawn, Sample
 
 DEVICES = (75, 80, 86, 89, 90, 100, 120)
 DTYPES = (torch.float16, torch.float32, torch.bfloat16, torch.float64)
-# Powers of two between which the elements of a drawn call lie; one of so many calls is larger, where PyTorch copies
-# nothing on the way: that is done here too.
+# A drawn call has between 2**4 and 2**22 elements. One of sixteen calls has up to 2**32, unless PyTorch would copy
+# tensors on the way: it does that here too.
 _ELEMENTS, _MANY_ELEMENTS, _CALLS_FOR_ONE_OF_MANY = (4, 22), (22, 32), 16
 _PASSES = {
     "depthwise_conv2d": ConvolutionCase.forward,
@@ -44,7 +43,7 @@ _PASSES = {
     "depthwise_conv2d_weight_grad": ConvolutionCase.weight_grad,
 }
 
-# Whose tiles take the most shared memory: of kernels on tensor cores, by rooms bands, diagonals and slide.
+# Convolutions whose tiles take the most shared memory, in the kernels on tensor cores: bands, diagonals and slide.
 _LARGE_TILES = (
     ConvolutionCase("batch: one channel of two sixteens", (128, 512, 16, 16), (27, 27), same(27)),
     ConvolutionCase("batch: planes of 24x24", (64, 512, 24, 24), (27, 27), same(27)),
@@ -72,12 +71,12 @@ class Asked:
 
     Attributes:
         device: its compute capability, as 75 or 90.
-        problems: how many calls.
-        kernels: how many kernels served one.
-        unable: those that would have served one on another GPU, and none here.
-        unreached: those that no call suits.
-        launches: how many.
-        refused: what it did not take, in words.
+        problems: how many calls were made.
+        kernels: how many kernels computed at least one call.
+        unable: the kernels that could compute a call on another GPU, and none on this one.
+        unreached: the kernels that no call suits.
+        launches: how many launches were made.
+        refused: the launches that the GPU refuses, in words.
     """
 
     device: int
@@ -90,7 +89,7 @@ class Asked:
 
 
 def empty(argument: Any, dtype: torch.dtype) -> Any:
-    """A tensor that holds nothing in the place of one that would be drawn."""
+    """An uninitialized tensor in the place of an argument that would be drawn."""
     if not isinstance(argument, Drawn):
         return argument
     layout = torch.channels_last if argument.channels_last and len(argument.shape) == 4 else torch.contiguous_format
@@ -98,8 +97,13 @@ def empty(argument: Any, dtype: torch.dtype) -> Any:
 
 
 def subjects() -> list[Subject]:
+<<<<<<< HEAD
     """All operators with kernels."""
     return [subject_of(each) for each in Operator.registered.values() if each.declaration.kernels != "reference"]
+=======
+    """All operators with kernels, with their samples."""
+    return [subject_of(each) for each in Operator.registered.values() if each.kernels != "reference"]
+>>>>>>> tools
 
 
 def named_calls() -> Iterator[tuple[Operator, Sample]]:
@@ -115,7 +119,7 @@ def named_calls() -> Iterator[tuple[Operator, Sample]]:
 
 
 def call(operator: Operator, arguments: Sequence[Any], device: int, what: str) -> str:
-    """Calls an operator on a GPU; why that was refused, or an empty string."""
+    """Calls an operator on a GPU. Returns why the GPU refused it, or an empty string."""
     os.environ["TORCHGRAFT_EMULATED_ARCHITECTURE"] = str(device)
     try:
         operator.raw(*arguments)
@@ -126,7 +130,7 @@ def call(operator: Operator, arguments: Sequence[Any], device: int, what: str) -
 
 
 def ask_named() -> list[str]:
-    """Asks the named calls on each GPU; what was refused."""
+    """Makes the named calls on each GPU. Returns what was refused."""
     dtypes = cycle(DTYPES)
     refused = []
     for operator, sample in named_calls():
@@ -138,7 +142,7 @@ def ask_named() -> list[str]:
 
 
 def ask_drawn(subject: Subject, count: int) -> list[Asked]:
-    """Asks drawn calls of an operator on each GPU, first as they come and then with each kernel forced."""
+    """Makes drawn calls of an operator on each GPU: on the chosen kernel, and then with each kernel forced."""
     operator, samples = subject.operator, subject.samples
     assert samples.stress is not None
     (library,) = (each for each in native.libraries() if each.device == "cpu" and each.loaded)
@@ -172,7 +176,7 @@ def ask_drawn(subject: Subject, count: int) -> list[Asked]:
                     each.launches += launches() - before
                 if forced.served or forced.is_ruled_out:
                     suiting.append(name)
-            # Those that no device at all could have served it with.
+            # A kernel that no device could run on this call is not tried on the next devices.
             suitable = suiting
             each.refused += filter(None, refused)
     for each in found:
@@ -184,7 +188,7 @@ def ask_drawn(subject: Subject, count: int) -> list[Asked]:
 
 
 def main() -> int:
-    """The command."""
+    """Runs the command."""
     torch.set_num_threads(1)
     if len(sys.argv) == 1:
         refused = ask_named()

@@ -70,7 +70,7 @@ def main() -> int:
     found = find_long(ROOT)
     for each in found:
         length = len(each.partition(" ")[2])
-        print(f"{each}: {length} characters; a subject has at most {LONGEST}, and a body says why: git commit --amend")
+        print(f"{each}: {length} characters; shorten the subject to {LONGEST}, and say the rest in the body")
     return 1 if found else 0
 
 

@@ -1,9 +1,11 @@
-// Accesses of memory by different threads, one of them a write, with no barrier between them.
+// Finds races: two accesses of the same memory by different threads, at least one a write, with no barrier
+// between them.
 //
-// Kernels are compiled with -fsanitize=thread, which calls a function in front of every access; these are the
-// functions. Per two bytes, the last write and the last reads are kept: whose they were, and how many
-// barriers of the block and __syncwarps of the warp there had been. A shuffle orders nothing, nor does an
-// atomic. What one byte is written at a time is not watched, nor is what the compiler copies with memcpy.
+// Kernels are compiled with -fsanitize=thread, so that the compiler calls a function before every access;
+// this file has those functions. For every two bytes it keeps the last write and the last reads: which thread
+// made them, and how many barriers of the block and __syncwarps of the warp there had been. Shuffles and
+// atomics order nothing. Accesses of a single byte, and copies that the compiler makes with memcpy, are not
+// watched.
 
 #include "races.h"
 
@@ -42,12 +44,12 @@ struct Cell {
   Access write;
   Access read;
   Readers readers = Readers::none;
-  // Of shared memory: a write that nothing orders with the last. It does no harm while nobody reads.
+  // In shared memory, a write that nothing orders with the last one. It does no harm until somebody reads.
   Access other_write;
   uint32_t lanes = 0;  // of the writer's warp, that have written the same
 };
 
-// A write of which it is not known yet whether it changes anything.
+// The last write. Whether it changes anything is not known until the next access.
 struct Write {
   void* address = nullptr;
   size_t bytes = 0;
@@ -61,7 +63,7 @@ std::unordered_map<uintptr_t, Cell>& cells() {
   return *all;
 }
 
-// As much of a launch as is kept.
+// The epoch of the grid whose accesses are kept.
 uint32_t kept_epoch = 0;
 
 bool lies_in(const void* address, const char* begin, size_t bytes) {

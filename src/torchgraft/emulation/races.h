@@ -1,4 +1,5 @@
-// What races.cpp must know of the fibre that runs, and what it is told of accesses that no compiler sees.
+// The fibre that runs, as far as races.cpp must know it, and the calls that tell races.cpp of accesses that
+// the compiler does not see.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +9,7 @@ namespace emulation {
 
 struct Watched {
   bool on = false;                 // a fibre runs
-  const void* together = nullptr;  // where it executes an instruction for its whole warp
+  const void* together = nullptr;  // where in the program it executes an instruction for its whole warp
   const char* arena = nullptr;
   size_t arena_bytes = 0;
   const char* stack = nullptr;
@@ -27,7 +28,7 @@ inline Watched watched;
 #ifdef EMULATION_RACES
 // An access that is about to be made, at a place in the program.
 void watch_access(void* address, size_t bytes, bool writes, const void* place);
-// To be called before another thread runs: the last write has been made.
+// Must be called before another thread runs: by then the last write has been made.
 void settle_write();
 #else
 inline void watch_access(void*, size_t, bool, const void*) {}

@@ -272,6 +272,7 @@ Tensor allowed(Tensor input) {
   EACH(too_much_declared, declared)                          \
   EACH(too_many_threads, (sum<Mistake::none, 2 * kThreads>)) \
   EACH(too_large_cluster, (send<false, 16>))                 \
+  EACH(empty_cluster, (send<false, 0>))                      \
   EACH(architecture, architecture)                           \
   EACH(allowed, allowed)
 

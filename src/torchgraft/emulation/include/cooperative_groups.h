@@ -1,4 +1,4 @@
-// Of cooperative groups what kernels use: the block, the warp's tiles, the cluster and the grid.
+// The cooperative groups that kernels use: the block, the cluster and the grid.
 #pragma once
 
 #include "cuda_runtime.h"

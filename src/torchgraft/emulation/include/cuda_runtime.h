@@ -1,4 +1,4 @@
-// What kernels and host functions use of the CUDA runtime and of CUDA C++, on emulation.h.
+// The part of the CUDA runtime and of CUDA C++ that kernels and host functions use, on emulation.h.
 #pragma once
 
 #include <math.h>
@@ -384,7 +384,8 @@ inline float __expf(float value) { return ::expf(value); }
 inline float rsqrtf(float value) { return 1.0f / ::sqrtf(value); }
 inline int __float2int_rn(float value) { return static_cast<int>(::nearbyintf(value)); }
 
-// Of two types, the result is what C++ makes of both; NaN is no number, as on a device.
+// Two types give their common type in C++. If one argument is NaN, the result is the other one, as on a
+// device.
 template <typename A, typename B>
 constexpr std::enable_if_t<std::is_arithmetic_v<A> && std::is_arithmetic_v<B>, std::common_type_t<A, B>> max(
     A a, B b) {

@@ -1,4 +1,4 @@
-// What host functions use of PyTorch's CUDA, for a device that is the CPU.
+// The part of PyTorch's CUDA that host functions use, for a device that is the CPU.
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
@@ -22,7 +22,8 @@ inline int32_t get_current_stream(int32_t, void** stream) {
   return 0;
 }
 
-// As PyTorch's, and filled with what is no number in any floating type: what no kernel writes shows.
+// PyTorch's function, and then filled with NaN of every floating type, so that elements that no kernel writes
+// show.
 inline AOTITorchError empty_strided(int64_t dim, const int64_t* sizes, const int64_t* strides, int32_t dtype,
                                     int32_t device_type, int32_t device, AtenTensorHandle* tensor) {
   if (const AOTITorchError error =
@@ -37,9 +38,9 @@ inline AOTITorchError empty_strided(int64_t dim, const int64_t* sizes, const int
   return 0;
 }
 
-// torch_call_dispatcher, and of what PyTorch has for CUDA only: products of halves with a result in float.
-// Where no launch runs, a product into a tensor that is given computes nothing either: that tensor is the
-// answer.
+// PyTorch's torch_call_dispatcher, with products that PyTorch has for CUDA only: factors in half types and a
+// result in float. If launches do not run, a product into a given tensor computes nothing either and returns
+// that tensor.
 inline AOTITorchError call_dispatcher(const char* name, const char* overload, StableIValue* stack,
                                       uint64_t version) {
   using torch::stable::Tensor;

@@ -1,12 +1,14 @@
-// CUDA kernels on the CPU, for what they compute and not for how fast.
+// The functions of the emulator that translated kernels call. The emulator runs CUDA kernels on the CPU, to
+// show what they compute and not how fast.
 //
 // The threads of a block are fibres of one thread of the host. A fibre runs until it must wait for others: at
 // a barrier of its warp, block, cluster or grid, or at an instruction that a warp executes together. Blocks
-// run one after another, but those of a cluster, and of a cooperative launch, which are all alive at once.
+// run one after another, except the blocks of a cluster or of a cooperative launch, which are alive together.
 //
-// Seen as errors, with the kernel's name: fibres that wait for each other in vain, writes beside shared
-// memory, accesses of instructions beside it or off their boundary, and launches that a device would refuse.
-// Shared memory is filled with NaN before each block, and asynchronous copies arrive as late as they may.
+// These mistakes are errors that name the kernel: fibres that wait for each other in vain, writes beside
+// shared memory, instructions that access memory beside it or off their boundary, and launches that a device
+// would refuse. Shared memory is filled with NaN before each block, and asynchronous copies arrive as late as
+// they may.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +29,7 @@ struct dim3 {
   constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
-// Of the fibre that runs.
+// The indices of the fibre that runs, and the sizes of its launch.
 extern uint3 threadIdx;
 extern uint3 blockIdx;
 extern dim3 blockDim;
@@ -39,7 +41,7 @@ namespace emulation {
 
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffff;
-// Any access of this much of shared memory at once.
+// The most bytes that one lane brings to an instruction of its warp.
 inline constexpr size_t kLargestOperand = 64;
 
 struct Launch {
@@ -52,7 +54,7 @@ struct Launch {
   dim3 cluster = {};
 };
 
-// What is between the three angle brackets of a launch.
+// The arguments between the angle brackets of a launch, <<<...>>>.
 struct Configuration {
   dim3 grid;
   dim3 block;
@@ -60,12 +62,12 @@ struct Configuration {
   cudaStream_t stream = nullptr;
 };
 
-// Runs `body` once a thread, unless a device would refuse: then cudaGetLastError says so.
+// Runs `body` once for each thread. If a device would refuse the launch, cudaGetLastError says why.
 void run(const Launch& launch, const void* function, const std::function<void()>& body);
 
 template <typename... Parameters, typename... Arguments>
 void launch(const Launch& launch, void (*kernel)(Parameters...), Arguments&&... arguments) {
-  // Converted once, as a launch does; every thread gets its own copy.
+  // A launch converts its arguments once, and every thread gets a copy.
   const std::tuple<std::decay_t<Parameters>...> values(std::forward<Arguments>(arguments)...);
   run(launch, reinterpret_cast<const void*>(kernel), [&] { std::apply(kernel, values); });
 }
@@ -78,7 +80,7 @@ void launch(const char* name, void (*kernel)(Parameters...), const Configuration
   launch(as, kernel, std::forward<Arguments>(arguments)...);
 }
 
-// The same of a kernel whose template arguments the launch's arguments tell; `call` calls it.
+// Launches a kernel whose template arguments follow from the arguments of the launch; `call` calls it.
 template <typename Call, typename... Arguments>
 void launch_deduced(const char* name, Call call, const Configuration& configuration,
                     Arguments&&... arguments) {
@@ -87,30 +89,30 @@ void launch_deduced(const char* name, Call call, const Configuration& configurat
       nullptr, [&] { std::apply(call, values); });
 }
 
-// Said at the beginning of a kernel: how many threads a block may have, and how many blocks there is room
-// for.
+// Declares, at the beginning of a kernel, how many threads a block may have, and how many blocks fit on a
+// multiprocessor.
 void expect_bounds(int most_threads, int blocks = 1);
 
-// Whether launches are run, and not only written down.
+// Whether launches run, and are not only written to a file.
 bool runs_launches();
 
-// Ends the launch: the host function that began it gets an exception with this text and the kernel's name.
+// Ends the launch. The host function that began it gets an exception with this text and the kernel's name.
 [[noreturn]] void fail(const std::string& message);
 
-// Shared memory of the block that runs.
+// The shared memory of the block that runs.
 void* dynamic_shared();
-// `key` is of a variable; every fibre of a block gets the same memory for it.
+// `key` stands for a variable: every fibre of a block gets the same memory for the same key.
 void* static_shared(const void* key, size_t bytes, size_t alignment);
 bool is_shared(const void* pointer);
 uint32_t shared_address(const void* pointer);
-// Memory that an instruction accesses, at a boundary of `alignment`.
+// The memory that an instruction accesses; an address off a boundary of `alignment` is an error.
 void* shared_pointer(uint32_t address, size_t bytes, size_t alignment);
 // The same place in the shared memory of another block of the cluster.
 void* in_block_of_cluster(void* pointer, unsigned rank);
 
 // Waits until all threads of the block, or `threads` of them, are at barrier `name`.
 void block_barrier(int name = 0, int threads = -1);
-// The same, and gives how many had `predicate`.
+// The same; returns how many threads came with a true `predicate`.
 int block_barrier_count(bool predicate);
 void cluster_arrive();
 void cluster_wait();
@@ -118,20 +120,20 @@ void grid_barrier();
 unsigned block_of_cluster();
 unsigned blocks_of_cluster();
 int lane();
-// Lets others run: where a thread looks at memory until another one writes there.
+// Lets other warps run. A thread that reads memory until another thread writes there calls this.
 void pause();
 
 struct Meeting;
 using Execute = void (*)(Meeting&);
 
-// What the lanes of a warp bring to an instruction that they execute together.
+// An instruction that lanes of a warp execute together, and the operands that they bring.
 struct Meeting {
   const char* instruction;
-  Execute execute;    // called once, as the last lane arrives
+  Execute execute;    // is called once, when the last lane arrives
   bool aligned;       // whether all lanes of the warp must come
-  bool orders;        // whether memory is seen by all of them behind it
-  const void* place;  // in the program, of the lane that came first
-  unsigned lanes;     // that it is for
+  bool orders;        // whether it orders the accesses of memory of its lanes
+  const void* place;  // in the program, where the first lane called
+  unsigned lanes;     // that it waits for
   unsigned here;
   unsigned leaving;
   bool complete;
@@ -144,11 +146,13 @@ struct Meeting {
   }
 };
 
+// Brings an operand to the meeting of `lanes`, and waits until it is complete.
 Meeting& meet(const char* instruction, unsigned lanes, const void* operand, size_t bytes, Execute execute,
               bool aligned);
+// Leaves a meeting. The last lane that leaves makes room for the next meeting.
 void part(Meeting& meeting);
 
-// All lanes execute `execute` together, on their operands, in place.
+// Has all lanes of the warp execute `execute` together, which replaces their operands by the results.
 template <typename Operand>
 inline __attribute__((always_inline)) Operand together(const char* instruction, const Operand& operand,
                                                        Execute execute) {
@@ -158,7 +162,8 @@ inline __attribute__((always_inline)) Operand together(const char* instruction, 
   return result;
 }
 
-// Barriers that count arrivals and bytes, in shared memory, and writes into another block's that are counted.
+// Barriers in shared memory that count arrivals and bytes, and writes into the shared memory of another block
+// that such a barrier counts.
 uint32_t shared_of_cluster(uint32_t shared, uint32_t rank);
 void begin_counting(uint32_t barrier, uint32_t count);
 void count_arrival(uint32_t barrier, uint32_t bytes);

@@ -1,5 +1,5 @@
-// Of cuBLAS what kernels' host functions call, on the CPU: products in true float32, or of factors rounded to
-// tf32.
+// The functions of cuBLAS that host functions call, on the CPU: products in true float32, or of factors that
+// are rounded to tf32.
 #pragma once
 
 #include <cmath>

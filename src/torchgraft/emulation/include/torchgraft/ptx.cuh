@@ -20,7 +20,7 @@ using ::emulation::Meeting;
 using ::emulation::shared_pointer;
 using ::emulation::together;
 
-// Of an 8 x 8 matrix of halves lane l has elements (l / 4, 2 * (l % 4)) and the next.
+// An 8 x 8 matrix of halves: lane l has the elements (l / 4, 2 * (l % 4)) and the next one.
 using Matrix = uint16_t[8][8];
 
 inline void scatter(const Matrix& matrix, bool transposed, int lane, uint32_t& pair) {
@@ -36,7 +36,7 @@ inline void gather(uint32_t pair, bool transposed, int lane, Matrix& matrix) {
   (transposed ? matrix[column + 1][row] : matrix[row][column + 1]) = static_cast<uint16_t>(pair >> 16);
 }
 
-// Of kCount matrices.
+// The registers of one lane: its pairs of up to four matrices, and the address of the row that it names.
 struct Matrices {
   uint32_t pairs[4];
   uint32_t address;
