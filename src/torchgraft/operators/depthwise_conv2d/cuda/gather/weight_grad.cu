@@ -40,7 +40,7 @@ struct ImagePitches {
   int image, channel, row, pixel;
 };
 
-struct GeneralWeightGrad {
+struct GatherWeightGradParameters {
   int input_height, input_width, output_height;
   FastDivisor columns, rows;  // of places, of an image
   FastDivisor spacing;        // rows between the pixels of a place
@@ -58,131 +58,177 @@ struct GeneralWeightGrad {
   bool single_chunk;
 };
 
+// One thread: a group of taps of one channel, at its share of the places of a chunk. Arrays of a thread are
+// local variables of its methods: while a loop over one is not unrolled, the compiler keeps the whole object
+// that holds it in memory.
+template <typename T, typename Group>
+class GatherWeightGrad {
+ public:
+  using Accumulate = accumulate_t<T>;
+  using Sums = Accumulate[Group::kRows][Group::kColumns];
+
+  __device__ explicit GatherWeightGrad(const GatherWeightGradParameters& parameters)
+      : parameters_(parameters) {
+    int slice = static_cast<int>(blockIdx.x);
+    int group = split(slice, parameters.slices);
+    chunk_ = split(group, parameters.groups);
+    const int group_row = parameters.column_groups.divide(group);
+    first_row_ = group_row * Group::kRows;
+    first_column_ = (group - group_row * parameters.column_groups.divisor()) * Group::kColumns;
+    thread_ = static_cast<int>(threadIdx.x);
+    threads_ = static_cast<int>(blockDim.x);
+    lanes_ = 1 << parameters.lane_bits;
+    channel_lane_ = thread_ & (lanes_ - 1);
+    first_channel_ = slice << parameters.lane_bits;
+  }
+
+  __device__ void run(const T* output_grad, const T* input, T* weight_grad, Accumulate* partial) const {
+    Sums sums = {};
+    const int channel = first_channel_ + channel_lane_;
+    if (channel < parameters_.output_channels) {
+      add_places(kept(output_grad + static_cast<int64_t>(channel) * parameters_.output_grad.channel),
+                 kept(input + static_cast<int64_t>(parameters_.multiplier.divide(channel)) *
+                                  parameters_.input.channel),
+                 sums);
+    }
+    share_sums(sums);
+    __syncthreads();
+    store_sums(weight_grad, partial);
+  }
+
+ private:
+  // Adds the products of all places of this thread.
+  __device__ void add_places(const T* channel_grad, const T* channel_input, Sums& sums) const {
+    const int begin = chunk_ * parameters_.places_of_chunk;
+    const int end = min(begin + parameters_.places_of_chunk, parameters_.places);
+    const int first_y = first_row_ * parameters_.dilation_y - parameters_.padding_y;
+    const int first_x = first_column_ * parameters_.dilation_x - parameters_.padding_x;
+#pragma unroll 1
+    for (int place = begin + (thread_ >> parameters_.lane_bits); place < end;
+         place += threads_ >> parameters_.lane_bits) {
+      int x = place;
+      int y = split(x, parameters_.columns);
+      const int image = split(y, parameters_.rows);
+      if constexpr (Group::kPixels > 1) {
+        y += parameters_.spacing.divide(y) * (Group::kPixels - 1) * parameters_.spacing.divisor();
+      }
+      Accumulate grads[Group::kPixels];
+      load_grads(kept(channel_grad + static_cast<int64_t>(image) * parameters_.output_grad.image), y, x,
+                 grads);
+      const int column = x * parameters_.stride_x + first_x;
+      const int row = y * parameters_.stride_y + first_y;
+      add_window(kept(channel_input + static_cast<int64_t>(image) * parameters_.input.image), row, column,
+                 grads, sums);
+    }
+  }
+
+  // Loads the gradients of a place's pixels.
+  __device__ void load_grads(const T* grads_of_place, int y, int x,
+                             Accumulate (&grads)[Group::kPixels]) const {
+    const int grad_offset = y * parameters_.output_grad.row + x * parameters_.output_grad.pixel;
+#pragma unroll
+    for (int k = 0; k < Group::kPixels; ++k) {
+      // The first pixel may lie below the image as well: rows are rounded up to whole places.
+      grads[k] =
+          load_if(Group::kPixels == 1 || y + k * parameters_.spacing.divisor() < parameters_.output_height,
+                  grads_of_place + (grad_offset + k * parameters_.grad_step));
+    }
+  }
+
+  // Adds the products of a place's gradients and the inputs under it. Taps beside the kernel are summed too,
+  // and thrown away.
+  __device__ void add_window(const T* window, int row, int column, const Accumulate (&grads)[Group::kPixels],
+                             Sums& sums) const {
+    const int offset = row * parameters_.input.row + column * parameters_.input.pixel;
+#pragma unroll
+    for (int i = 0; i < Group::kWindow; ++i) {
+      const bool is_row = is_inside(row + i * parameters_.dilation_y, parameters_.input_height);
+      Accumulate values[Group::kColumns];
+#pragma unroll
+      for (int j = 0; j < Group::kColumns; ++j) {
+        const bool is_source =
+            is_row && is_inside(column + j * parameters_.dilation_x, parameters_.input_width);
+        values[j] =
+            load_if(is_source, window + (offset + i * parameters_.row_step + j * parameters_.column_step));
+      }
+#pragma unroll
+      for (int k = 0; k < Group::kPixels; ++k) {
+        const int tap_row = i - k * Group::kStep;
+        if (tap_row < 0 || tap_row >= Group::kRows) continue;
+#pragma unroll
+        for (int j = 0; j < Group::kColumns; ++j) sums[tap_row][j] += grads[k] * values[j];
+      }
+    }
+  }
+
+  // Adds up the lanes of a channel in each warp; shared memory then holds [warp][tap][channel].
+  __device__ void share_sums(Sums& sums) const {
+    Accumulate* shared = shared_memory<Accumulate>();
+#pragma unroll 1
+    for (int distance = 16; distance >= lanes_; distance /= 2) {
+#pragma unroll
+      for (int i = 0; i < Group::kRows; ++i) {
+#pragma unroll
+        for (int j = 0; j < Group::kColumns; ++j) {
+          sums[i][j] += __shfl_down_sync(0xffffffff, sums[i][j], distance);
+        }
+      }
+    }
+    if (thread_ % 32 < lanes_) {
+      Accumulate* own = shared + thread_ / 32 * (Group::kTaps * lanes_) + channel_lane_;
+#pragma unroll
+      for (int i = 0; i < Group::kRows; ++i) {
+#pragma unroll
+        for (int j = 0; j < Group::kColumns; ++j) own[(i * Group::kColumns + j) * lanes_] = sums[i][j];
+      }
+    }
+  }
+
+  // Adds up the warps, and stores the sums. Neighbouring threads have neighbouring taps of one channel, as
+  // they lie in device memory.
+  __device__ void store_sums(T* weight_grad, Accumulate* partial) const {
+    const Accumulate* shared = shared_memory<Accumulate>();
+    const int warp_sums = Group::kTaps * lanes_;
+#pragma unroll 1
+    for (int i = thread_; i < warp_sums; i += threads_) {
+      const int block_channel = i / Group::kTaps;
+      const int tap = i % Group::kTaps;
+      const int row = first_row_ + tap / Group::kColumns;
+      const int column = first_column_ + tap % Group::kColumns;
+      const int output_channel = first_channel_ + block_channel;
+      if (output_channel >= parameters_.output_channels || row >= parameters_.kernel_height ||
+          column >= parameters_.kernel_width) {
+        continue;
+      }
+      const Accumulate sum = sum_in_order(shared + tap * lanes_ + block_channel, threads_ / 32, warp_sums);
+      const int taps = parameters_.kernel_height * parameters_.kernel_width;
+      const int64_t index =
+          static_cast<int64_t>(output_channel) * taps + row * parameters_.kernel_width + column;
+      if (parameters_.single_chunk) {
+        weight_grad[index] = static_cast<T>(sum);
+      } else {
+        partial[static_cast<int64_t>(chunk_) * parameters_.output_channels * taps + index] = sum;
+      }
+    }
+  }
+
+  const GatherWeightGradParameters& parameters_;
+  int chunk_;
+  int first_row_, first_column_;  // of the group of taps
+  int thread_, threads_;
+  int lanes_, channel_lane_;  // along channels
+  int first_channel_;         // of the block
+};
+
 template <typename T, typename Group>
 __global__ void __launch_bounds__(Group::kMostThreads, 1)
     gather_weight_grad(const T* __restrict__ output_grad, const T* __restrict__ input,
                        T* __restrict__ weight_grad, accumulate_t<T>* __restrict__ partial,
-                       const __grid_constant__ GeneralWeightGrad parameters) {
-  using Accumulate = accumulate_t<T>;
-  int slice = static_cast<int>(blockIdx.x);
-  int group = split(slice, parameters.slices);
-  const int chunk = split(group, parameters.groups);
-  const int group_row = parameters.column_groups.divide(group);
-  const int first_row = group_row * Group::kRows;
-  const int first_column = (group - group_row * parameters.column_groups.divisor()) * Group::kColumns;
-
-  const int thread = static_cast<int>(threadIdx.x);
-  const int threads = static_cast<int>(blockDim.x);
-  const int lanes = 1 << parameters.lane_bits;
-  const int channel_lane = thread & (lanes - 1);
-  const int first_channel = slice << parameters.lane_bits;
-  const int channel = first_channel + channel_lane;
-
-  Accumulate sums[Group::kRows][Group::kColumns] = {};
-  if (channel < parameters.output_channels) {
-    const T* channel_grad =
-        kept(output_grad + static_cast<int64_t>(channel) * parameters.output_grad.channel);
-    const T* channel_input =
-        kept(input + static_cast<int64_t>(parameters.multiplier.divide(channel)) * parameters.input.channel);
-    const int begin = chunk * parameters.places_of_chunk;
-    const int end = min(begin + parameters.places_of_chunk, parameters.places);
-    const int first_y = first_row * parameters.dilation_y - parameters.padding_y;
-    const int first_x = first_column * parameters.dilation_x - parameters.padding_x;
-#pragma unroll 1
-    for (int place = begin + (thread >> parameters.lane_bits); place < end;
-         place += threads >> parameters.lane_bits) {
-      int x = place;
-      int y = split(x, parameters.columns);
-      const int image = split(y, parameters.rows);
-      if constexpr (Group::kPixels > 1) {
-        y += parameters.spacing.divide(y) * (Group::kPixels - 1) * parameters.spacing.divisor();
-      }
-      const T* grads_of_place =
-          kept(channel_grad + static_cast<int64_t>(image) * parameters.output_grad.image);
-      const int grad_offset = y * parameters.output_grad.row + x * parameters.output_grad.pixel;
-      Accumulate grads[Group::kPixels];
-#pragma unroll
-      for (int k = 0; k < Group::kPixels; ++k) {
-        // The first pixel may lie below the image as well: rows are rounded up to whole places.
-        grads[k] =
-            load_if(Group::kPixels == 1 || y + k * parameters.spacing.divisor() < parameters.output_height,
-                    grads_of_place + (grad_offset + k * parameters.grad_step));
-      }
-      const int column = x * parameters.stride_x + first_x;
-      const int row = y * parameters.stride_y + first_y;
-      const T* window = kept(channel_input + static_cast<int64_t>(image) * parameters.input.image);
-      const int offset = row * parameters.input.row + column * parameters.input.pixel;
-      // Taps beside the kernel are summed too, and left.
-#pragma unroll
-      for (int i = 0; i < Group::kWindow; ++i) {
-        const bool is_row = is_inside(row + i * parameters.dilation_y, parameters.input_height);
-        Accumulate values[Group::kColumns];
-#pragma unroll
-        for (int j = 0; j < Group::kColumns; ++j) {
-          const bool is_source =
-              is_row && is_inside(column + j * parameters.dilation_x, parameters.input_width);
-          values[j] =
-              load_if(is_source, window + (offset + i * parameters.row_step + j * parameters.column_step));
-        }
-#pragma unroll
-        for (int k = 0; k < Group::kPixels; ++k) {
-          const int tap_row = i - k * Group::kStep;
-          if (tap_row < 0 || tap_row >= Group::kRows) continue;
-#pragma unroll
-          for (int j = 0; j < Group::kColumns; ++j) sums[tap_row][j] += grads[k] * values[j];
-        }
-      }
-    }
-  }
-
-  // Lanes of one channel, then warps: shared[warp][tap][channel].
-  constexpr unsigned kAllLanes = 0xffffffff;
-  Accumulate* shared = shared_memory<Accumulate>();
-#pragma unroll 1
-  for (int distance = 16; distance >= lanes; distance /= 2) {
-#pragma unroll
-    for (int i = 0; i < Group::kRows; ++i) {
-#pragma unroll
-      for (int j = 0; j < Group::kColumns; ++j) {
-        sums[i][j] += __shfl_down_sync(kAllLanes, sums[i][j], distance);
-      }
-    }
-  }
-  const int warp_sums = Group::kTaps * lanes;
-  if (thread % 32 < lanes) {
-    Accumulate* own = shared + thread / 32 * warp_sums + channel_lane;
-#pragma unroll
-    for (int i = 0; i < Group::kRows; ++i) {
-#pragma unroll
-      for (int j = 0; j < Group::kColumns; ++j) own[(i * Group::kColumns + j) * lanes] = sums[i][j];
-    }
-  }
-  __syncthreads();
-#pragma unroll 1
-  for (int i = thread; i < warp_sums; i += threads) {
-    // Neighbouring threads have neighbouring taps of one channel, as they lie in device memory.
-    const int block_channel = i / Group::kTaps;
-    const int tap = i % Group::kTaps;
-    const int row = first_row + tap / Group::kColumns;
-    const int column = first_column + tap % Group::kColumns;
-    const int output_channel = first_channel + block_channel;
-    if (output_channel >= parameters.output_channels || row >= parameters.kernel_height ||
-        column >= parameters.kernel_width) {
-      continue;
-    }
-    const Accumulate sum = sum_in_order(shared + tap * lanes + block_channel, threads / 32, warp_sums);
-    const int taps = parameters.kernel_height * parameters.kernel_width;
-    const int64_t index =
-        static_cast<int64_t>(output_channel) * taps + row * parameters.kernel_width + column;
-    if (parameters.single_chunk) {
-      weight_grad[index] = static_cast<T>(sum);
-    } else {
-      partial[static_cast<int64_t>(chunk) * parameters.output_channels * taps + index] = sum;
-    }
-  }
+                       const __grid_constant__ GatherWeightGradParameters parameters) {
+  GatherWeightGrad<T, Group>(parameters).run(output_grad, input, weight_grad, partial);
 }
 
-// How a geometry meets a group of taps.
+// How many places and groups of taps a pass has.
 template <typename Group>
 struct GroupedPlaces {
   int64_t spacing = 1, rows, places;
@@ -201,8 +247,8 @@ struct GroupedPlaces {
   }
 };
 
-// How the work is cut.
-struct GeneralPlan {
+// How a pass is cut into threads and chunks, and the cycles that it takes by a rough count.
+struct GatherWeightGradPlan {
   int lane_bits, threads;
   Chunks chunks;  // of places
   int64_t cycles = INT64_MAX;
@@ -211,9 +257,9 @@ struct GeneralPlan {
 // A number divided by a power of two, and rounded up.
 constexpr int64_t shifted_up(int64_t number, int bits) { return (number + (int64_t{1} << bits) - 1) >> bits; }
 
-// A warp's sums, of as many channels as it has.
+// Shared memory for the sums of all warps, of as many channels as lanes lie along them.
 template <typename T, typename Group>
-int64_t general_shared_bytes(int lane_bits, int threads) {
+int64_t gather_weight_grad_bytes(int lane_bits, int threads) {
   return int64_t{sizeof(accumulate_t<T>)} * Group::kTaps * ((threads / 32) << lane_bits);
 }
 
@@ -221,7 +267,8 @@ int64_t general_shared_bytes(int lane_bits, int threads) {
 // lanes and threads are powers of two, which spares the host most divisions. A dilation far beyond the image
 // makes many places, and a plan that is never the best.
 template <typename T, typename Group>
-GeneralPlan make_general_plan(const Geometry& geometry, Layout layout, int64_t multiprocessors) {
+GatherWeightGradPlan plan_gather_weight_grad(const Geometry& geometry, Layout layout,
+                                             int64_t multiprocessors) {
   constexpr int kManyThreadBits = 8;  // of a block, where there are many blocks
   constexpr int kFewThreadBits = 6;   // where few places would leave threads of a larger block idle
   constexpr int kWarpBits = 5;
@@ -258,11 +305,11 @@ GeneralPlan make_general_plan(const Geometry& geometry, Layout layout, int64_t m
   };
   const int64_t most = most_chunks(geometry, layout);
   const Chunks one_chunk = make_chunks(grouped.places, grouped.places, 1);
-  GeneralPlan best = {};
+  GatherWeightGradPlan best = {};
   const auto take = [&](int lane_bits, int thread_bits, const Chunks& chunks) {
     constexpr int64_t kSharedBytes = 48 * 1024;
     const int threads = 1 << thread_bits;
-    if (general_shared_bytes<T, Group>(lane_bits, threads) > kSharedBytes) return;
+    if (gather_weight_grad_bytes<T, Group>(lane_bits, threads) > kSharedBytes) return;
     const int64_t needed = cycles(lane_bits, thread_bits, chunks);
     if (needed < best.cycles) best = {lane_bits, threads, chunks, needed};
   };
@@ -282,7 +329,7 @@ GeneralPlan make_general_plan(const Geometry& geometry, Layout layout, int64_t m
 }
 
 template <typename T, typename Group>
-void launch(const WeightGrad<T>& pass, const GeneralPlan& plan) {
+void launch(const WeightGrad<T>& pass, const GatherWeightGradPlan& plan) {
   const auto& [output_grad, input, weight_grad, workspace, geometry, layout, stream] = pass;
   const char* name = pass.kName;
   const Extent& height = geometry.height;
@@ -296,7 +343,7 @@ void launch(const WeightGrad<T>& pass, const GeneralPlan& plan) {
                ? ImagePitches{image, 1, number(image_width * channels), number(channels)}
                : ImagePitches{image, number(plane), number(image_width), 1};
   };
-  GeneralWeightGrad parameters = {};
+  GatherWeightGradParameters parameters = {};
   parameters.input_height = number(height.input);
   parameters.input_width = number(width.input);
   parameters.output_height = number(height.output);
@@ -329,7 +376,7 @@ void launch(const WeightGrad<T>& pass, const GeneralPlan& plan) {
   accumulate_t<T>* const partial = weight_grad.partials(plan.chunks.count, workspace);
   parameters.single_chunk = direct != nullptr;
   const int64_t blocks = checked_product(slices * grouped.groups, plan.chunks.count, name);
-  const size_t bytes = static_cast<size_t>(general_shared_bytes<T, Group>(plan.lane_bits, plan.threads));
+  const size_t bytes = static_cast<size_t>(gather_weight_grad_bytes<T, Group>(plan.lane_bits, plan.threads));
   gather_weight_grad<T, Group><<<grid_of(blocks, name), plan.threads, bytes, stream>>>(
       output_grad, input, direct, partial, parameters);
   check_launch(name);
@@ -344,10 +391,11 @@ template <typename T>
 void launch_gather_weight_grad(const WeightGrad<T>& pass) {
   const Geometry& geometry = pass.geometry;
   const int64_t multiprocessors = current_device().multiprocessors;
-  GeneralPlan best = {};
-  void (*launch_best)(const WeightGrad<T>&, const GeneralPlan&) = nullptr;
+  GatherWeightGradPlan best = {};
+  void (*launch_best)(const WeightGrad<T>&, const GatherWeightGradPlan&) = nullptr;
   const auto consider = [&]<typename Group>(Group) {
-    const GeneralPlan plan = make_general_plan<T, Group>(geometry, pass.layout, multiprocessors);
+    const GatherWeightGradPlan plan =
+        plan_gather_weight_grad<T, Group>(geometry, pass.layout, multiprocessors);
     if (plan.cycles >= best.cycles) return;
     best = plan;
     launch_best = launch<T, Group>;

@@ -18,124 +18,172 @@
 namespace torchgraft::depthwise::cuda {
 namespace {
 
-struct SmallPlanesParameters {
+struct SmallPlanesCorrelateParameters {
   int planes, channels;
   bool flipped, aligned_weight;
+};
+
+// One lane: a tile of one of its warp's planes. Arrays of a lane are local
+// variables of its methods: while a loop over one is not unrolled, the compiler keeps the whole object that
+// holds it in memory.
+template <typename Shape>
+class SmallPlanesCorrelate {
+ public:
+  using T = typename Shape::T;
+  static constexpr int kVector = kVectorElements<T>;
+  static constexpr int kKernel = Shape::kKernel;
+  static constexpr int kReach = Shape::kReach;
+  static constexpr int kTile = Shape::kTile;
+  static constexpr int kSide = Shape::kSide;
+  using Taps = float[Shape::kTaps];
+  using Sums = float[kTile][kTile];
+
+  __device__ explicit SmallPlanesCorrelate(const SmallPlanesCorrelateParameters& parameters) {
+    lane_ = static_cast<int>(threadIdx.x) % 32;
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    first_plane_ = (static_cast<int>(blockIdx.x) * Shape::kWarps + warp) * Shape::kPlanes;
+    planes_ = min(parameters.planes - first_plane_, Shape::kPlanes);
+    shared_ = shared_memory<T>() + warp * (Shape::kElements + Shape::kWeights);
+    shared_weight_ = shared_ + Shape::kElements;
+    first_element_ = static_cast<int64_t>(first_plane_) * Shape::kPixels;
+    elements_ = planes_ * Shape::kPixels;
+  }
+
+  // Whether the warp has any planes.
+  __device__ bool has_planes() const { return planes_ > 0; }
+
+  __device__ void run(const T* source, const Rounded<T>& weight, const Rounded<T>& bias, T* result,
+                      const SmallPlanesCorrelateParameters& parameters) {
+    copy_planes(source);
+    // A warp has no more planes than there are channels.
+    const int first_channel = first_plane_ % parameters.channels;
+    copy_weights(weight, first_channel, parameters);
+    commit_copies();
+    plane_ = lane_ / (Shape::kTiles * Shape::kTiles);
+    tile_y_ = lane_ / Shape::kTiles % Shape::kTiles;
+    tile_x_ = lane_ % Shape::kTiles;
+    const float start =
+        bias.or_zero(plane_ < planes_, static_cast<unsigned>(first_channel + plane_) % parameters.channels);
+    wait_for_copies<0>();
+    __syncwarp();
+    Taps taps;
+    load_taps(parameters.flipped, taps);
+    Sums sums;
+#pragma unroll
+    for (int row = 0; row < kTile; ++row) {
+#pragma unroll
+      for (int i = 0; i < kTile; ++i) sums[row][i] = start;
+    }
+    T* const tile = shared_ + plane_ * Shape::kPixels + (tile_y_ * kSide + tile_x_) * kTile;
+    add_tile(tile, taps, sums);
+    __syncwarp();
+#pragma unroll
+    for (int row = 0; row < kTile; ++row) {
+#pragma unroll
+      for (int i = 0; i < kTile; ++i) tile[row * kSide + i] = static_cast<T>(sums[row][i]);
+    }
+    __syncwarp();
+    store_planes(result);
+  }
+
+ private:
+  __device__ void copy_planes(const T* source) const {
+    const T* const first_source = source + first_element_;
+#pragma unroll 4
+    for (int i = lane_ * kVector; i + kVector <= elements_; i += 32 * kVector) {
+      copy_async<kVector * sizeof(T)>(shared_ + i, first_source + i);
+    }
+    for (int i = elements_ / kVector * kVector + lane_; i < elements_; i += 32) shared_[i] = first_source[i];
+  }
+
+  __device__ void copy_weights(const Rounded<T>& weight, int first_channel,
+                               const SmallPlanesCorrelateParameters& parameters) const {
+    const int weights = parameters.channels * Shape::kTaps;
+    const int first_weight = first_channel * Shape::kTaps;
+    const int warp_weights = planes_ * Shape::kTaps;
+    weight.with_numbers([&](const auto* numbers) {
+      int copied = 0;
+      if constexpr (std::is_same_v<decltype(numbers), const T*>) {
+        if (parameters.aligned_weight && first_weight % kVector == 0 &&
+            first_weight + warp_weights <= weights) {
+          copied = warp_weights / kVector * kVector;
+          for (int i = lane_ * kVector; i < copied; i += 32 * kVector) {
+            copy_async<kVector * sizeof(T)>(shared_weight_ + i, numbers + first_weight + i);
+          }
+        }
+      }
+#pragma unroll 8
+      for (int i = copied + lane_; i < warp_weights; i += 32) {
+        const int index = first_weight + i;
+        shared_weight_[i] = read_rounded<T>(numbers + (index < weights ? index : index - weights));
+      }
+    });
+  }
+
+  __device__ void load_taps(bool flipped, Taps& taps) const {
+    const T* const first_tap = shared_weight_ + plane_ * Shape::kTaps + (flipped ? Shape::kTaps - 1 : 0);
+    const int tap_step = flipped ? -1 : 1;
+#pragma unroll
+    for (int tap = 0; tap < Shape::kTaps; ++tap) taps[tap] = static_cast<float>(first_tap[tap * tap_step]);
+  }
+
+  // Adds all products of the tile's sources and taps.
+  __device__ void add_tile(const T* tile, const Taps& taps, Sums& sums) const {
+#pragma unroll
+    for (int row = -kReach; row < kTile + kReach; ++row) {
+      if (!tile_row_exists<Shape>(row)) continue;
+      float values[kTile + 2 * kReach];
+      load_tile_row<Shape>(tile, row, tile_y_, tile_x_, values);
+#pragma unroll
+      for (int tap_row = 0; tap_row < kKernel; ++tap_row) {
+        const int result_row = row + kReach - tap_row;
+        if (result_row < 0 || result_row >= kTile) continue;
+#pragma unroll
+        for (int tap = 0; tap < kKernel; ++tap) {
+#pragma unroll
+          for (int i = 0; i < kTile; ++i) {
+            if (!tile_value_exists<Shape>(i + tap)) continue;
+            sums[result_row][i] += taps[tap_row * kKernel + tap] * values[i + tap];
+          }
+        }
+      }
+    }
+  }
+
+  __device__ void store_planes(T* result) const {
+    T* const first_result = result + first_element_;
+    for (int i = lane_ * kVector; i + kVector <= elements_; i += 32 * kVector) {
+      *reinterpret_cast<Vector<T>*>(first_result + i) = *reinterpret_cast<const Vector<T>*>(shared_ + i);
+    }
+    for (int i = elements_ / kVector * kVector + lane_; i < elements_; i += 32) first_result[i] = shared_[i];
+  }
+
+  int lane_;
+  int first_plane_, planes_;  // of the warp
+  int64_t first_element_;     // of the warp's planes
+  int elements_;
+  // The warp's part of shared memory: its planes, and their weights.
+  T* shared_;
+  T* shared_weight_;
+  int plane_, tile_y_, tile_x_;  // this lane's tile
 };
 
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::kWarps * 32, Shape::kBlocks)
     small_planes_correlate(const typename Shape::T* __restrict__ source, Rounded<typename Shape::T> weight,
                            Rounded<typename Shape::T> bias, typename Shape::T* __restrict__ result,
-                           SmallPlanesParameters parameters) {
-  using T = typename Shape::T;
-  constexpr int kVector = kVectorElements<T>;
-  constexpr int kKernel = Shape::kKernel;
-  constexpr int kReach = Shape::kReach;
-  constexpr int kTile = Shape::kTile;
-  constexpr int kSide = Shape::kSide;
-
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int first_plane = (static_cast<int>(blockIdx.x) * Shape::kWarps + warp) * Shape::kPlanes;
-  const int planes = min(parameters.planes - first_plane, Shape::kPlanes);
-  if (planes <= 0) return;
-  T* const shared = shared_memory<T>() + warp * (Shape::kElements + Shape::kWeights);
-  T* const shared_weight = shared + Shape::kElements;
-  const int64_t first_element = static_cast<int64_t>(first_plane) * Shape::kPixels;
-  const int elements = planes * Shape::kPixels;
-
-  const T* const first_source = source + first_element;
-#pragma unroll 4
-  for (int i = lane * kVector; i + kVector <= elements; i += 32 * kVector) {
-    copy_async<kVector * sizeof(T)>(shared + i, first_source + i);
-  }
-  for (int i = elements / kVector * kVector + lane; i < elements; i += 32) shared[i] = first_source[i];
-
-  // A warp has no more planes than there are channels.
-  const int first_channel = first_plane % parameters.channels;
-  const int weights = parameters.channels * Shape::kTaps;
-  const int first_weight = first_channel * Shape::kTaps;
-  const int warp_weights = planes * Shape::kTaps;
-  weight.with_numbers([&](const auto* numbers) {
-    int copied = 0;
-    if constexpr (std::is_same_v<decltype(numbers), const T*>) {
-      if (parameters.aligned_weight && first_weight % kVector == 0 &&
-          first_weight + warp_weights <= weights) {
-        copied = warp_weights / kVector * kVector;
-        for (int i = lane * kVector; i < copied; i += 32 * kVector) {
-          copy_async<kVector * sizeof(T)>(shared_weight + i, numbers + first_weight + i);
-        }
-      }
-    }
-#pragma unroll 8
-    for (int i = copied + lane; i < warp_weights; i += 32) {
-      const int index = first_weight + i;
-      shared_weight[i] = read_rounded<T>(numbers + (index < weights ? index : index - weights));
-    }
-  });
-  commit_copies();
-  const int plane = lane / (Shape::kTiles * Shape::kTiles);
-  const int tile_y = lane / Shape::kTiles % Shape::kTiles;
-  const int tile_x = lane % Shape::kTiles;
-  const float start =
-      bias.or_zero(plane < planes, static_cast<unsigned>(first_channel + plane) % parameters.channels);
-  wait_for_copies<0>();
-  __syncwarp();
-  float taps[Shape::kTaps];
-  const T* const first_tap =
-      shared_weight + plane * Shape::kTaps + (parameters.flipped ? Shape::kTaps - 1 : 0);
-  const int tap_step = parameters.flipped ? -1 : 1;
-#pragma unroll
-  for (int tap = 0; tap < Shape::kTaps; ++tap) taps[tap] = static_cast<float>(first_tap[tap * tap_step]);
-
-  float sums[kTile][kTile];
-#pragma unroll
-  for (int row = 0; row < kTile; ++row) {
-#pragma unroll
-    for (int i = 0; i < kTile; ++i) sums[row][i] = start;
-  }
-  T* const tile = shared + plane * Shape::kPixels + (tile_y * kSide + tile_x) * kTile;
-#pragma unroll
-  for (int row = -kReach; row < kTile + kReach; ++row) {
-    if (!tile_row_exists<Shape>(row)) continue;
-    float values[kTile + 2 * kReach];
-    load_tile_row<Shape>(tile, row, tile_y, tile_x, values);
-#pragma unroll
-    for (int tap_row = 0; tap_row < kKernel; ++tap_row) {
-      const int result_row = row + kReach - tap_row;
-      if (result_row < 0 || result_row >= kTile) continue;
-#pragma unroll
-      for (int tap = 0; tap < kKernel; ++tap) {
-#pragma unroll
-        for (int i = 0; i < kTile; ++i) {
-          if (!tile_value_exists<Shape>(i + tap)) continue;
-          sums[result_row][i] += taps[tap_row * kKernel + tap] * values[i + tap];
-        }
-      }
-    }
-  }
-  __syncwarp();
-#pragma unroll
-  for (int row = 0; row < kTile; ++row) {
-#pragma unroll
-    for (int i = 0; i < kTile; ++i) tile[row * kSide + i] = static_cast<T>(sums[row][i]);
-  }
-  __syncwarp();
-  T* const first_result = result + first_element;
-  for (int i = lane * kVector; i + kVector <= elements; i += 32 * kVector) {
-    *reinterpret_cast<Vector<T>*>(first_result + i) = *reinterpret_cast<const Vector<T>*>(shared + i);
-  }
-  for (int i = elements / kVector * kVector + lane; i < elements; i += 32) first_result[i] = shared[i];
+                           SmallPlanesCorrelateParameters parameters) {
+  SmallPlanesCorrelate<Shape> lane(parameters);
+  if (lane.has_planes()) lane.run(source, weight, bias, result, parameters);
 }
 
 template <typename Shape>
 void launch(const Correlation<typename Shape::T>& pass) {
   const auto& [source, weight, bias, result, geometry, layout, transposed, stream] = pass;
   static_assert(Shape::kBytes <= 48 * 1024);
-  const SmallPlanesParameters parameters = {static_cast<int>(geometry.batch * geometry.channels),
-                                            static_cast<int>(geometry.channels), transposed,
-                                            weight.is_aligned_to(16)};
+  const SmallPlanesCorrelateParameters parameters = {static_cast<int>(geometry.batch * geometry.channels),
+                                                     static_cast<int>(geometry.channels), transposed,
+                                                     weight.is_aligned_to(16)};
   const int warps = ceil_divide(parameters.planes, Shape::kPlanes);
   small_planes_correlate<Shape>
       <<<ceil_divide(warps, Shape::kWarps), Shape::kWarps * 32, Shape::kBytes, stream>>>(source, weight, bias,

@@ -40,68 +40,103 @@ struct WholePlanes {
   static_assert(kBytes <= 48 * 1024);
 };
 
-struct WholePlanesParameters {
+struct SmallPlanesWholeParameters {
   int images, channels, chunks;
   int kernel_width, taps;
   int first_tap;  // of distance -(side - 1) along both directions
   bool flipped;
 };
 
+// One thread: some rows of results of a channel, of one image. Arrays of a lane are local
+// variables of its methods: while a loop over one is not unrolled, the compiler keeps the whole object that
+// holds it in memory.
 template <typename Shape>
-__global__ void __launch_bounds__(Shape::kWarps * 32, Shape::kBlocks)
-    small_planes_whole(const float* __restrict__ source, Rounded<float> weight, Rounded<float> bias,
-                       float* __restrict__ result, WholePlanesParameters parameters) {
-  constexpr int kSide = Shape::kSide;
-  constexpr int kThreads = Shape::kWarps * 32;
-  float* const taps = shared_memory<float>();
-  float* const tile = taps + Shape::kChannels * Shape::kTaps;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int group = static_cast<int>(blockIdx.x) / parameters.chunks;
-  const int first_image = (static_cast<int>(blockIdx.x) - group * parameters.chunks) * Shape::kImages;
-  const int images = min(Shape::kImages, parameters.images - first_image);
-  const int first_channel = group * Shape::kChannels;
-  const int channels = min(Shape::kChannels, parameters.channels - first_channel);
-  const int run = channels * Shape::kPixels;  // of an image
-  const int64_t image_elements = static_cast<int64_t>(parameters.channels) * Shape::kPixels;
-  const int64_t first_element =
-      first_image * image_elements + static_cast<int64_t>(first_channel) * Shape::kPixels;
+class SmallPlanesWhole {
+ public:
+  static constexpr int kSide = Shape::kSide;
+  static constexpr int kThreads = Shape::kWarps * 32;
+  using Sums = float[Shape::kRows][kSide];
 
-  for (int image = warp; image < images; image += Shape::kWarps) {
-    const float* const from = source + first_element + image * image_elements;
-#pragma unroll 4
-    for (int i = lane; i < run; i += 32)
-      copy_async<sizeof(float)>(tile + image * Shape::kImagePitch + i, from + i);
+  __device__ explicit SmallPlanesWhole(const SmallPlanesWholeParameters& parameters) {
+    taps_ = shared_memory<float>();
+    tile_ = taps_ + Shape::kChannels * Shape::kTaps;
+    warp_ = static_cast<int>(threadIdx.x) / 32;
+    lane_ = static_cast<int>(threadIdx.x) % 32;
+    const int group = static_cast<int>(blockIdx.x) / parameters.chunks;
+    const int first_image = (static_cast<int>(blockIdx.x) - group * parameters.chunks) * Shape::kImages;
+    images_ = min(Shape::kImages, parameters.images - first_image);
+    first_channel_ = group * Shape::kChannels;
+    channels_ = min(Shape::kChannels, parameters.channels - first_channel_);
+    run_of_image_ = channels_ * Shape::kPixels;
+    image_elements_ = static_cast<int64_t>(parameters.channels) * Shape::kPixels;
+    first_element_ = first_image * image_elements_ + static_cast<int64_t>(first_channel_) * Shape::kPixels;
   }
-  commit_copies();
-  const Rounded<float> block_weight = weight + static_cast<int64_t>(first_channel) * parameters.taps;
-#pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x); i < channels * Shape::kTaps; i += kThreads) {
-    const int channel = i / Shape::kTaps;
-    const int row = (i - channel * Shape::kTaps) / Shape::kTapPitch;
-    const int column = i % Shape::kTapPitch;
-    const int tap = parameters.first_tap + row * parameters.kernel_width + column;
-    taps[i] =
-        column < Shape::kDistances
-            ? block_weight[channel * parameters.taps + (parameters.flipped ? parameters.taps - 1 - tap : tap)]
-            : 0.F;
-  }
-  wait_for_copies<0>();
-  __syncthreads();
 
-  const int channel = warp / Shape::kRowGroups;
-  const int first_row = (warp - channel * Shape::kRowGroups) * Shape::kRows;
-  float* const plane = tile + lane * Shape::kImagePitch + channel * Shape::kPixels;
-  const float start = bias.or_zero(channel < channels, first_channel + channel);
-  float sums[Shape::kRows][kSide];
+  __device__ void run(const float* source, const Rounded<float>& weight, const Rounded<float>& bias,
+                      float* result, const SmallPlanesWholeParameters& parameters) {
+    copy_planes(source);
+    load_taps(weight, parameters);
+    wait_for_copies<0>();
+    __syncthreads();
+
+    const int channel = warp_ / Shape::kRowGroups;
+    const int first_row = (warp_ - channel * Shape::kRowGroups) * Shape::kRows;
+    float* const plane = tile_ + lane_ * Shape::kImagePitch + channel * Shape::kPixels;
+    const float start = bias.or_zero(channel < channels_, first_channel_ + channel);
+    Sums sums;
 #pragma unroll
-  for (int row = 0; row < Shape::kRows; ++row) {
+    for (int row = 0; row < Shape::kRows; ++row) {
 #pragma unroll
-    for (int column = 0; column < kSide; ++column) sums[row][column] = start;
+      for (int column = 0; column < kSide; ++column) sums[row][column] = start;
+    }
+    if (channel < channels_ && lane_ < images_) {
+      // The taps of the distance from the warp's first row to the first row of sources.
+      add_rows(plane, taps_ + channel * Shape::kTaps + (kSide - 1 - first_row) * Shape::kTapPitch, sums);
+    }
+    __syncthreads();
+    if (channel < channels_ && lane_ < images_) {
+#pragma unroll
+      for (int row = 0; row < Shape::kRows; ++row) {
+#pragma unroll
+        for (int column = 0; column < kSide; ++column) {
+          plane[(first_row + row) * kSide + column] = sums[row][column];
+        }
+      }
+    }
+    __syncthreads();
+    store_planes(result);
   }
-  if (channel < channels && lane < images) {
-    // Of the distance from the warp's first row to the first row of sources.
-    const float* row_taps = taps + channel * Shape::kTaps + (kSide - 1 - first_row) * Shape::kTapPitch;
+
+ private:
+  __device__ void copy_planes(const float* source) const {
+    for (int image = warp_; image < images_; image += Shape::kWarps) {
+      const float* const from = source + first_element_ + image * image_elements_;
+#pragma unroll 4
+      for (int i = lane_; i < run_of_image_; i += 32) {
+        copy_async<sizeof(float)>(tile_ + image * Shape::kImagePitch + i, from + i);
+      }
+    }
+    commit_copies();
+  }
+
+  __device__ void load_taps(const Rounded<float>& weight,
+                            const SmallPlanesWholeParameters& parameters) const {
+    const Rounded<float> block_weight = weight + static_cast<int64_t>(first_channel_) * parameters.taps;
+#pragma unroll 4
+    for (int i = static_cast<int>(threadIdx.x); i < channels_ * Shape::kTaps; i += kThreads) {
+      const int channel = i / Shape::kTaps;
+      const int row = (i - channel * Shape::kTaps) / Shape::kTapPitch;
+      const int column = i % Shape::kTapPitch;
+      const int tap = parameters.first_tap + row * parameters.kernel_width + column;
+      taps_[i] = column < Shape::kDistances
+                     ? block_weight[channel * parameters.taps +
+                                    (parameters.flipped ? parameters.taps - 1 - tap : tap)]
+                     : 0.F;
+    }
+  }
+
+  // Adds the products of all sources of a plane with the taps that lead to this lane's rows of results.
+  __device__ void add_rows(const float* plane, const float* row_taps, Sums& sums) const {
 #pragma unroll 1
     for (int source_row = 0; source_row < kSide; ++source_row) {
       float values[kSide];
@@ -129,22 +164,30 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, Shape::kBlocks)
       row_taps += Shape::kTapPitch;
     }
   }
-  __syncthreads();
-  if (channel < channels && lane < images) {
-#pragma unroll
-    for (int row = 0; row < Shape::kRows; ++row) {
-#pragma unroll
-      for (int column = 0; column < kSide; ++column) {
-        plane[(first_row + row) * kSide + column] = sums[row][column];
-      }
+
+  __device__ void store_planes(float* result) const {
+    for (int image = warp_; image < images_; image += Shape::kWarps) {
+      float* const to = result + first_element_ + image * image_elements_;
+#pragma unroll 4
+      for (int i = lane_; i < run_of_image_; i += 32) to[i] = tile_[image * Shape::kImagePitch + i];
     }
   }
-  __syncthreads();
-  for (int image = warp; image < images; image += Shape::kWarps) {
-    float* const to = result + first_element + image * image_elements;
-#pragma unroll 4
-    for (int i = lane; i < run; i += 32) to[i] = tile[image * Shape::kImagePitch + i];
-  }
+
+  float* taps_;  // in shared memory: [channel][distance along rows][distance along columns]
+  float* tile_;  // in shared memory: [image][channel][pixel]
+  int warp_, lane_;
+  int images_;  // of the block
+  int first_channel_, channels_;
+  int run_of_image_;        // elements of the block's channels of an image
+  int64_t image_elements_;  // of all channels
+  int64_t first_element_;   // of the block's first image
+};
+
+template <typename Shape>
+__global__ void __launch_bounds__(Shape::kWarps * 32, Shape::kBlocks)
+    small_planes_whole(const float* __restrict__ source, Rounded<float> weight, Rounded<float> bias,
+                       float* __restrict__ result, SmallPlanesWholeParameters parameters) {
+  SmallPlanesWhole<Shape>(parameters).run(source, weight, bias, result, parameters);
 }
 
 template <typename Shape>
@@ -153,7 +196,7 @@ void launch(const Correlation<float>& pass) {
   const auto first_tap = [&](const Extent& extent) {
     return PassAxis(extent, transposed).padding - (Shape::kSide - 1);
   };
-  WholePlanesParameters parameters = {};
+  SmallPlanesWholeParameters parameters = {};
   parameters.images = static_cast<int>(geometry.batch);
   parameters.channels = static_cast<int>(geometry.channels);
   parameters.chunks = ceil_divide(parameters.images, Shape::kImages);

@@ -20,7 +20,7 @@ namespace {
 constexpr int kTileBlocks = 4;  // of a multiprocessor
 constexpr int kLeastTileThreads = 128;
 
-struct PlanesParameters {
+struct TilesCorrelateParameters {
   Tiling tiling;
   int planes;  // of results
   FastDivisor result_channels;
@@ -67,8 +67,8 @@ __device__ void load_source_tile(const T* source, int64_t first_plane, const Til
 }
 
 template <typename T, typename Accumulate>
-__device__ void store_result_tile(T* result, const PlanesParameters& parameters, const BlockTile& tile,
-                                  const Accumulate* shared) {
+__device__ void store_result_tile(T* result, const TilesCorrelateParameters& parameters,
+                                  const BlockTile& tile, const Accumulate* shared) {
   const TileAxis& height = parameters.tiling.height;
   const TileAxis& width = parameters.tiling.width;
   const int64_t plane = static_cast<int64_t>(height.result.divisor()) * width.result.divisor();
@@ -82,103 +82,125 @@ struct LargeKernel {
   FastDivisor padded_taps;
 };
 
-// kFlipped: the input gradient of stride 1 is the forward pass with the kernel turned around. kSums: of
-// several source planes a result plane, which are taken in turn; a block owns one plane.
+// One thread: a patch of kStrip results in a row of its block's tile. Arrays of a thread are local
+// variables of its methods: while a loop over one is not unrolled, the compiler keeps the whole object that
+// holds it in memory.
 template <typename T, bool kFlipped, bool kSums>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
-    tiles_correlate(const T* __restrict__ source, Rounded<T> weight, Rounded<T> bias, T* __restrict__ result,
-                    PlanesParameters parameters, LargeKernel kernel) {
+class TilesCorrelate {
+ public:
   using Accumulate = accumulate_t<T>;
   using Group = Vector<Accumulate, kTapGroup>;
-  const Tiling& tiling = parameters.tiling;
-  const BlockTile tile(tiling, parameters.planes);
-  const ThreadPatch patch(tiling);
-  const auto channel_of = [&](int plane) {
-    int channel = tile.first_plane + plane;
-    split(channel, parameters.result_channels);
-    return channel;
-  };
-  const int taps = kernel.height * kernel.width;
-  const int padded_width = kernel.padded_width.divisor();
-  const int padded_taps = kernel.padded_taps.divisor();
-  Accumulate* shared = shared_memory<Accumulate>();
-  Accumulate* shared_weight = shared + tiling.planes * max(tiling.source_plane(), tiling.result_plane());
+  using Sums = Accumulate[kStrip];
 
-  Accumulate sums[kStrip];
-  const bool active = patch.plane < tile.planes;
-  {
-    const Accumulate start = bias.or_zero(active, channel_of(patch.plane));
-#pragma unroll
-    for (int column = 0; column < kStrip; ++column) sums[column] = start;
+  __device__ TilesCorrelate(const TilesCorrelateParameters& parameters, const LargeKernel& kernel)
+      : parameters_(parameters),
+        tiling_(parameters.tiling),
+        kernel_(kernel),
+        tile_(tiling_, parameters.planes),
+        patch_(tiling_),
+        active_(patch_.plane < tile_.planes) {
+    shared_ = shared_memory<Accumulate>();
+    shared_weight_ = shared_ + tiling_.planes * max(tiling_.source_plane(), tiling_.result_plane());
   }
 
-  clear_shared(shared, tiling.planes * tiling.source_plane());
-  const int summed_planes = kSums ? parameters.multiplier : 1;
+  __device__ void run(const T* source, const Rounded<T>& weight, const Rounded<T>& bias, T* result) {
+    Sums sums;
+    const Accumulate start = bias.or_zero(active_, channel_of(patch_.plane));
+#pragma unroll
+    for (int column = 0; column < kStrip; ++column) sums[column] = start;
+    clear_shared(shared_, tiling_.planes * tiling_.source_plane());
+    const int summed_planes = kSums ? parameters_.multiplier : 1;
 #pragma unroll 1
-  for (int summed = 0; summed < summed_planes; ++summed) {
+    for (int summed = 0; summed < summed_planes; ++summed) {
+      __syncthreads();
+      load_weights(weight, summed, summed_planes);
+      load_source_tile(source,
+                       kFlipped ? int64_t{tile_.first_plane} * summed_planes + summed
+                                : int64_t{tile_.first_plane / parameters_.multiplier},
+                       tiling_, tile_, shared_);
+      __syncthreads();
+      if (active_) add_rows(sums);
+    }
     __syncthreads();
+    if (active_) put_results(sums);
+    __syncthreads();
+    store_result_tile(result, parameters_, tile_, shared_);
+  }
+
+ private:
+  __device__ int channel_of(int plane) const {
+    int channel = tile_.first_plane + plane;
+    split(channel, parameters_.result_channels);
+    return channel;
+  }
+
+  // Brings the taps of the tile's planes to shared memory, with zeros behind each row of them.
+  __device__ void load_weights(const Rounded<T>& weight, int summed, int summed_planes) const {
+    const int taps = kernel_.height * kernel_.width;
+    const int padded_taps = kernel_.padded_taps.divisor();
     weight.with_numbers([&](const auto* numbers) {
 #pragma unroll 4
-      for (int i = threadIdx.x; i < tile.planes * padded_taps; i += blockDim.x) {
+      for (int i = threadIdx.x; i < tile_.planes * padded_taps; i += blockDim.x) {
         int column = i;
-        const int plane = split(column, kernel.padded_taps);
-        const int row = split(column, kernel.padded_width);
-        const int tap = row * kernel.width + column;
+        const int plane = split(column, kernel_.padded_taps);
+        const int row = split(column, kernel_.padded_width);
+        const int tap = row * kernel_.width + column;
         const int64_t channel = channel_of(plane) * summed_planes + summed;
         const auto* const place = numbers + channel * taps + (kFlipped ? taps - 1 - tap : tap);
-        shared_weight[i] =
-            column < kernel.width ? static_cast<Accumulate>(read_rounded<T>(place)) : Accumulate(0);
+        shared_weight_[i] =
+            column < kernel_.width ? static_cast<Accumulate>(read_rounded<T>(place)) : Accumulate(0);
       }
     });
-    load_source_tile(source,
-                     kFlipped ? int64_t{tile.first_plane} * summed_planes + summed
-                              : int64_t{tile.first_plane / parameters.multiplier},
-                     tiling, tile, shared);
-    __syncthreads();
-    if (!active) continue;
+  }
 
-    const int pitch = tiling.width.source_extent;
-    const int origin = tiling.height.source_origin(tile.y) + patch.y;
+  // Adds the products of all rows of sources under the patch.
+  __device__ void add_rows(Sums& sums) const {
+    const int pitch = tiling_.width.source_extent;
+    const int padded_width = kernel_.padded_width.divisor();
+    const int padded_taps = kernel_.padded_taps.divisor();
+    const int origin = tiling_.height.source_origin(tile_.y) + patch_.y;
     const int begin = max(0, -origin);
-    const int end = min(kernel.height, tiling.height.source.divisor() - origin);
+    const int end = min(kernel_.height, tiling_.height.source.divisor() - origin);
     const Accumulate* window =
-        shared + patch.plane * tiling.source_plane() + patch.y * pitch + patch.x * kStrip;
-    const Accumulate* plane_weight = shared_weight + patch.plane * padded_taps;
+        shared_ + patch_.plane * tiling_.source_plane() + patch_.y * pitch + patch_.x * kStrip;
+    const Accumulate* plane_weight = shared_weight_ + patch_.plane * padded_taps;
     for (int row = begin; row < end; ++row) {
-      const Accumulate* values = window + row * pitch;
-      const Accumulate* row_weight = plane_weight + row * padded_width;
-      Accumulate held[kStrip + kTapGroup];
-      Accumulate first[kStrip];
-      load_row<kStrip, kTapGroup>(values, first);
-#pragma unroll
-      for (int i = 0; i < kStrip; ++i) held[i] = first[i];
-      const auto take_taps = [&](int column, int count) {
-        const Group next = *reinterpret_cast<const Group*>(values + column + kStrip);
-        const Group group = *reinterpret_cast<const Group*>(row_weight + column);
-#pragma unroll
-        for (int i = 0; i < kTapGroup; ++i) held[kStrip + i] = next[i];
-#pragma unroll
-        for (int tap = 0; tap < kTapGroup; ++tap) {
-          if (tap >= count) break;
-#pragma unroll
-          for (int i = 0; i < kStrip; ++i) sums[i] += group[tap] * held[i + tap];
-        }
-#pragma unroll
-        for (int i = 0; i < kStrip; ++i) held[i] = held[i + kTapGroup];
-      };
-      int column = 0;
-      // Three turns rename twelve held values all the way round, so that none need be moved.
-#pragma unroll 3
-      for (; column + kTapGroup <= kernel.width; column += kTapGroup) take_taps(column, kTapGroup);
-      // The zeros behind the last tap are not multiplied: they would make NaN of what is not finite there.
-      if (column < kernel.width) take_taps(column, kernel.width - column);
+      add_row(window + row * pitch, plane_weight + row * padded_width, sums);
     }
   }
 
-  __syncthreads();
-  if (active) {
-    Accumulate* results = shared + patch.plane * tiling.result_plane() +
-                          patch.y * tiling.width.result_extent + patch.x * kStrip;
+  __device__ void add_row(const Accumulate* values, const Accumulate* row_weight, Sums& sums) const {
+    Accumulate held[kStrip + kTapGroup];
+    Accumulate first[kStrip];
+    load_row<kStrip, kTapGroup>(values, first);
+#pragma unroll
+    for (int i = 0; i < kStrip; ++i) held[i] = first[i];
+    const auto take_taps = [&](int column, int count) {
+      const Group next = *reinterpret_cast<const Group*>(values + column + kStrip);
+      const Group group = *reinterpret_cast<const Group*>(row_weight + column);
+#pragma unroll
+      for (int i = 0; i < kTapGroup; ++i) held[kStrip + i] = next[i];
+#pragma unroll
+      for (int tap = 0; tap < kTapGroup; ++tap) {
+        if (tap >= count) break;
+#pragma unroll
+        for (int i = 0; i < kStrip; ++i) sums[i] += group[tap] * held[i + tap];
+      }
+#pragma unroll
+      for (int i = 0; i < kStrip; ++i) held[i] = held[i + kTapGroup];
+    };
+    int column = 0;
+    // Three turns rename twelve held values all the way round, so that none need be moved.
+#pragma unroll 3
+    for (; column + kTapGroup <= kernel_.width; column += kTapGroup) take_taps(column, kTapGroup);
+    // The zeros behind the last tap are not multiplied: times infinity they would give NaN.
+    if (column < kernel_.width) take_taps(column, kernel_.width - column);
+  }
+
+  // Puts the patch's results in the place of the sources.
+  __device__ void put_results(const Sums& sums) const {
+    Accumulate* results = shared_ + patch_.plane * tiling_.result_plane() +
+                          patch_.y * tiling_.width.result_extent + patch_.x * kStrip;
 #pragma unroll
     for (int i = 0; i < kStrip; i += kTapGroup) {
       Group values;
@@ -187,17 +209,35 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
       *reinterpret_cast<Group*>(results + i) = values;
     }
   }
-  __syncthreads();
-  store_result_tile(result, parameters, tile, shared);
+
+  const TilesCorrelateParameters& parameters_;
+  const Tiling& tiling_;
+  const LargeKernel& kernel_;
+  BlockTile tile_;
+  ThreadPatch patch_;
+  bool active_;  // this thread has a patch
+  // In shared memory: the sources of the tile, later its results; and the taps of its planes.
+  Accumulate* shared_;
+  Accumulate* shared_weight_;
+};
+
+// kFlipped: the input gradient of stride 1 is the forward pass with the kernel turned around. kSums: several
+// source planes are summed in a result plane, one after the other; a block then owns one plane.
+template <typename T, bool kFlipped, bool kSums>
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
+    tiles_correlate(const T* __restrict__ source, Rounded<T> weight, Rounded<T> bias, T* __restrict__ result,
+                    TilesCorrelateParameters parameters, LargeKernel kernel) {
+  TilesCorrelate<T, kFlipped, kSums>(parameters, kernel).run(source, weight, bias, result);
 }
 
-inline PlanesParameters planes_parameters(const Tiling& tiling, const Geometry& geometry, bool transposed) {
+inline TilesCorrelateParameters tiles_correlate_parameters(const Tiling& tiling, const Geometry& geometry,
+                                                           bool transposed) {
   const int64_t channels = transposed ? geometry.channels : geometry.output_channels();
   return {tiling, static_cast<int>(geometry.batch * channels), FastDivisor(static_cast<int>(channels)),
           static_cast<int>(geometry.multiplier)};
 }
 
-inline int64_t planes_blocks(const PlanesParameters& parameters) {
+inline int64_t tiles_correlate_blocks(const TilesCorrelateParameters& parameters) {
   return ceil_divide(int64_t{parameters.planes}, int64_t{parameters.tiling.planes}) *
          parameters.tiling.tiles();
 }
@@ -208,14 +248,14 @@ inline int64_t adjacent_planes(const Geometry& geometry, bool transposed) {
   return geometry.batch * (transposed ? geometry.channels : geometry.output_channels());
 }
 
-// What both weights and tile take of shared memory, in elements, and how planes are cut for it.
-struct LargeKernelPlan {
+// How planes are cut into tiles, and the elements of shared memory that weights and a tile take.
+struct TilesCorrelatePlan {
   LargeKernel kernel;
   Tiling tiling;
   int64_t elements;
 };
 
-inline LargeKernelPlan plan_large_kernel(const Geometry& geometry, bool flipped) {
+inline TilesCorrelatePlan plan_tiles_correlate(const Geometry& geometry, bool flipped) {
   const int kernel_height = static_cast<int>(geometry.height.kernel);
   const int kernel_width = static_cast<int>(geometry.width.kernel);
   const int padded_width = round_up(kernel_width, kTapGroup);
@@ -242,15 +282,15 @@ inline LargeKernelPlan plan_large_kernel(const Geometry& geometry, bool flipped)
 template <typename T>
 void launch_tiles_correlate(const Correlation<T>& pass) {
   const auto& [source, weight, bias, result, geometry, layout, transposed, stream] = pass;
-  const LargeKernelPlan plan = plan_large_kernel(geometry, transposed);
-  const PlanesParameters parameters = planes_parameters(plan.tiling, geometry, transposed);
+  const TilesCorrelatePlan plan = plan_tiles_correlate(geometry, transposed);
+  const TilesCorrelateParameters parameters = tiles_correlate_parameters(plan.tiling, geometry, transposed);
   const auto kernel = !transposed                ? tiles_correlate<T, false, false>
                       : geometry.multiplier == 1 ? tiles_correlate<T, true, false>
                                                  : tiles_correlate<T, true, true>;
-  // Some threads have no patch where a block has few, and help to bring the others theirs.
+  // If a block has few patches, some threads have none, and help to bring those of the others.
   const int threads = std::max(round_up(plan.tiling.patches(), 32), kLeastTileThreads);
-  kernel<<<grid_of(planes_blocks(parameters), pass.name()), threads, plan.elements * sizeof(float), stream>>>(
-      source, weight, bias, result, parameters, plan.kernel);
+  kernel<<<grid_of(tiles_correlate_blocks(parameters), pass.name()), threads, plan.elements * sizeof(float),
+           stream>>>(source, weight, bias, result, parameters, plan.kernel);
   check_launch(pass.name());
 }
 
