@@ -10,16 +10,9 @@
 #pragma once
 
 #include "../half_window.cuh"
-#include "../stencil.cuh"
-#include "../supports.h"
+#include "small_plan.h"
 
 namespace torchgraft::depthwise::cuda {
-
-constexpr int kWarp = 32;
-constexpr int kUnits = 8;           // of a product: its n
-constexpr int kBlockColumns = 8;    // results of a unit along a row
-constexpr int kSourceColumns = 16;  // under them: a product's k
-static_assert(kMostTapRows * kMostTapColumns <= 2 * kWarp, "a lane brings two taps");
 
 // The pass, for kernels. The input gradient of stride 1 is the forward pass with the kernel turned around.
 struct BandPass : HalfWindow {
@@ -27,13 +20,6 @@ struct BandPass : HalfWindow {
 
   __host__ __device__ int taps() const { return kernel_height * kernel_width; }
 };
-
-// The taps of a warp's channel in shared memory: rows with zeros before and after, twice, the second time one
-// element further on, so that any two neighbours lie in four bytes of one copy or the other.
-constexpr int kBandPitch = 24;
-constexpr int kBandCopy = kMostTapRows * kBandPitch;
-constexpr int kBandElements = 2 * kBandCopy;
-constexpr int kBandFirst = 8;  // where tap 0 of a row lies if rows are not shifted
 
 // How a warp gets the taps of a channel: every lane brings two.
 class BandTaps {
@@ -168,48 +154,6 @@ __device__ __noinline__ void repair_results(HalfBits* results, int pitch, int ro
     if (!HalfMath<T>::is_nan(value)) continue;
     value = HalfMath<T>::from_float(sum_inside_window<T>(source, weight, start, y + i / 2, x + i % 2, pass));
   }
-}
-
-// Row pairs of a band: seven or four, whichever leaves less idle.
-inline int pairs_of_band(int rows) { return round_up(rows, 14) <= round_up(rows, 8) ? 7 : 4; }
-
-inline int tap_rows_of(int kernel) { return kernel <= 3 ? 3 : kernel <= 5 ? 5 : 7; }
-
-// Column blocks as units count them: so many that eight units are whole rows of blocks, or one.
-inline int pad_column_blocks(int blocks) {
-  return blocks > 4 ? round_up(blocks, kUnits) : blocks == 3 ? 4 : blocks;
-}
-
-// Where a tile lies in shared memory: steps in elements, all multiples of eight (sixteen bytes).
-struct TilePitch {
-  int row, image, channel;
-};
-
-// The pitches of a tile, whose image_channels planes of one channel lie side by side, that leave the fewest
-// of the eight rows of a matrix that ldmatrix reads in banks of another one.
-inline TilePitch band_pitch(int rows, int columns, int padded_columns, int bands, int band_rows, int images) {
-  TilePitch best{};
-  int fewest = kUnits + 1;
-  for (int row_extra = 0; row_extra < 4 && fewest > 0; ++row_extra) {
-    const int row_pitch = columns + 8 * row_extra;
-    for (int image_extra = 0; image_extra < 8 && fewest > 0; ++image_extra) {
-      const int image_pitch = rows * row_pitch + 8 * image_extra;
-      unsigned used = 0;
-      int conflicts = 0;
-      for (int unit = 0; unit < kUnits; ++unit) {
-        const int unit_row = unit / padded_columns;
-        if (unit_row >= bands * images) break;
-        const int offset = unit_row / bands * image_pitch + unit_row % bands * band_rows * row_pitch;
-        const unsigned bank = 1u << ((offset / 8 + unit % padded_columns) % 8);
-        conflicts += (used & bank) != 0;
-        used |= bank;
-      }
-      if (conflicts >= fewest) continue;
-      fewest = conflicts;
-      best = {row_pitch, image_pitch, images * image_pitch};
-    }
-  }
-  return best;
 }
 
 // Calls `function` with the rows of taps and the row pairs of a band as compile-time constants.
