@@ -1,13 +1,8 @@
 """Adds to the results what `graft check --stress N --json FILE` found.
 
 `python benchmarks/stressed.py FILE... --chip h200` writes benchmarks/results/h200/stress.json, with a run for each
-<<<<<<< HEAD
-file: which seeds, how many calls of each operator, and each that failed. `make docs` makes the table of
-docs/check/evidence.md of it. A run whose first seed is there already takes the place of that one.
-=======
 file: which seeds, how many calls of each operator, and each that failed. `make docs` writes the tables of
 docs/check/evidence.md from it. A run replaces an earlier run with the same first seed.
->>>>>>> evidence
 """
 
 from __future__ import annotations

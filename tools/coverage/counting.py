@@ -40,18 +40,11 @@ KINDS: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "cpu": ("OFF", 1, ()),
     "cpu-native": ("ON", 2, ("bad_input",)),
 }
-<<<<<<< HEAD
-# Reads questions, a line each, and answers with the status and the text of each. A process that is forked asks, since
-# what it counted is written as it ends; imports take longer than most questions do. So a property that may end its
-# process is asked in that one. The first word says what lltm's products of float32 are made in, as
-# torchgraft/kernels/precision.py tells it on a GPU. An interrupt ends the question that is asked, which writes what it
-# counted.
-=======
 # The program that asks. It reads a question a line, and answers each with a status and a text. It forks for each
 # question, because imports take longer than most questions, and a process writes its counts when it ends; a property
 # that may end its process runs in that one. The first word of a question is the precision of lltm's products in
-# float32, which torchgraft/precision.py sets on a GPU. An interrupt ends the question, which then writes its counts.
->>>>>>> tools
+# float32, which torchgraft/kernels/precision.py sets on a GPU. An interrupt ends the question, which then writes its
+# counts.
 ASKED = """
 import json, os, signal, sys, tempfile
 from torchgraft import native

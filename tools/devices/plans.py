@@ -97,13 +97,8 @@ def empty(argument: Any, dtype: torch.dtype) -> Any:
 
 
 def subjects() -> list[Subject]:
-<<<<<<< HEAD
-    """All operators with kernels."""
-    return [subject_of(each) for each in Operator.registered.values() if each.declaration.kernels != "reference"]
-=======
     """All operators with kernels, with their samples."""
-    return [subject_of(each) for each in Operator.registered.values() if each.kernels != "reference"]
->>>>>>> tools
+    return [subject_of(each) for each in Operator.registered.values() if each.declaration.kernels != "reference"]
 
 
 def named_calls() -> Iterator[tuple[Operator, Sample]]:
