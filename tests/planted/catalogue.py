@@ -24,4 +24,4 @@ def bugs_of(device: str) -> list[Bug]:
 
 def controls_of(device: str) -> list[Operator]:
     """Those that can be asked on a kind of device: what the host draws by a reference no CUDA graph captures."""
-    return [control for control in CONTROLS if device == "cpu" or not control.random]
+    return [control for control in CONTROLS if device == "cpu" or not control.declaration.random]
