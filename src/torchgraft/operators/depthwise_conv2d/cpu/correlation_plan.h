@@ -55,6 +55,7 @@ class CorrelationPlan {
   // side in memory: to lay out the work takes as long as a plane of five by five of some vectors.
   static constexpr int64_t kLeastSlice = 28;
   static constexpr int64_t kMostVectors = 16;
+
   // Bytes that so many outputs of a row read of a row of the source, of one vector of channels.
   int64_t source_bytes(int64_t columns) const {
     const Direction& width = correlation_.width;
@@ -65,7 +66,7 @@ class CorrelationPlan {
     return std::min(met, width.source) * vector_bytes_;
   }
 
-  // The same of so many rows of the kernel, with these.
+  // Bytes that they read of so many rows of the kernel and of the source rows under these.
   int64_t row_bytes(int64_t columns, int64_t rows) const {
     return std::min(rows, correlation_.height.source) * source_bytes(columns) +
            rows * correlation_.width.phases[0].taps * vector_bytes_;

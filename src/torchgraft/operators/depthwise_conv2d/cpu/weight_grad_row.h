@@ -1,5 +1,4 @@
-// What `weight_grad.cpp` sets up and the loops of `weight_grad_vectors.cpp` sum: a row of the output
-// gradient.
+// A row of the output gradient, as `weight_grad.cpp` sets it up for the loops of `weight_grad_vectors.cpp`.
 #pragma once
 
 #include <cstdint>
