@@ -21,19 +21,12 @@
 #include <vector>
 
 #include "blocks.h"
+#include "correlation_plan.h"
 #include "correlation_row.h"
 
 namespace torchgraft::depthwise::cpu {
 namespace {
 
-// Bytes of the source that a band may span, so that it stays in L2 while it is worked on; and those that a
-// row of outputs may read, of the source and of kernels, so that they stay in L1 from one row to the next.
-constexpr int64_t kBandBytes = 256 * 1024;
-constexpr int64_t kRowBytes = 36 * 1024;
-// Columns below which there is no gain in less, and vectors that are taken along where they lie side by side
-// in memory: to lay out the work takes as long as a plane of five by five of some vectors.
-constexpr int64_t kLeastSlice = 28;
-constexpr int64_t kMostVectors = 16;
 // Rows of a strip: the more, the fewer rows of the source are read by two strips.
 constexpr int64_t kMostStripRows = 16;
 // Units of work that there should be, whatever the number of threads, and multiply-adds that are worth a
@@ -52,40 +45,41 @@ class Correlator {
         destination_(destination),
         correlation_(correlation),
         blocks_(make_blocks<T>(layout, correlation.source_channels, correlation.destination_channels,
-                               correlation.batch)) {
-    plan();
+                               correlation.batch)),
+        plan_(correlation, blocks_) {
     pack(weight, bias);
   }
 
   void run() const {
     const int64_t images = ceil_divide(correlation_.batch, blocks_.fold);
-    const int64_t bands = ceil_divide(correlation_.height.destination, band_);
-    const int64_t slices = ceil_divide(correlation_.width.destination, slice_);
+    const int64_t bands = ceil_divide(correlation_.height.destination, plan_.band);
+    const int64_t slices = ceil_divide(correlation_.width.destination, plan_.slice);
     const int64_t pieces = images * bands * slices;
     // Nothing is added to outputs in memory where all of the kernel's rows are taken at once.
-    const bool are_sums_whole = most_taps_ <= std::min(kernel_rows_, kRowsOfPart);
+    const bool are_sums_whole = plan_.most_taps <= std::min(plan_.kernel_rows, kRowsOfPart);
     const int64_t whole = blocks_.layout == Layout::contiguous
                               ? blocks_.count
                               : std::max<int64_t>(blocks_.channels / blocks_.lanes, 1);
     // Rather fewer units than channels that are not read in the order of memory.
-    const int64_t units = vectors_ == blocks_.count ? kUnits / 8 : kUnits;
-    const int64_t least = blocks_.layout == Layout::contiguous ? ceil_divide(whole, vectors_) : 1;
+    const int64_t units = plan_.vectors == blocks_.count ? kUnits / 8 : kUnits;
+    const int64_t least = blocks_.layout == Layout::contiguous ? ceil_divide(whole, plan_.vectors) : 1;
     const int64_t groups = std::clamp<int64_t>(ceil_divide(units, pieces), least, whole);
-    const int64_t work = band_ * slice_ * blocks_.count * blocks_.lanes * correlation_.taps() / groups;
+    const int64_t work =
+        plan_.band * plan_.slice * blocks_.count * blocks_.lanes * correlation_.taps() / groups;
     parallel_for(0, pieces * groups, std::max<int64_t>(kGrain / work, 1), [&](int64_t begin, int64_t end) {
       Workspace workspace;
       for (int64_t unit = begin; unit < end; ++unit) {
         const int64_t group = unit % groups;
-        const int64_t column = unit / groups % slices * slice_;
-        const int64_t row = unit / groups / slices % bands * band_;
+        const int64_t column = unit / groups % slices * plan_.slice;
+        const int64_t row = unit / groups / slices % bands * plan_.band;
         const int64_t image = unit / groups / slices / bands * blocks_.fold;
         // The last block of channels may make again what the one before has made: on the same thread.
         const int64_t last_block = group + 1 == groups ? blocks_.count : whole * (group + 1) / groups;
         for (int64_t block = whole * group / groups; block < last_block;) {
-          const int64_t vectors = blocks_.together(block, last_block, vectors_, are_sums_whole);
+          const int64_t vectors = blocks_.together(block, last_block, plan_.vectors, are_sums_whole);
           correlate_piece(
-              {image, Range{row, row + band_}.clipped(correlation_.height.destination),
-               Range{column, column + slice_}.clipped(correlation_.width.destination), block, vectors},
+              {image, Range{row, row + plan_.band}.clipped(correlation_.height.destination),
+               Range{column, column + plan_.slice}.clipped(correlation_.width.destination), block, vectors},
               workspace);
           block += vectors;
         }
@@ -112,72 +106,6 @@ class Correlator {
     std::vector<A*> output_rows;
     std::vector<Row<A>> lines;  // what one row of the destination is made of
   };
-
-  // Cuts the destination, and the kernel's rows, to the sizes of caches. Where rows are read from the tensor
-  // itself, a row of outputs takes several vectors of channels along, so that memory is read in longer
-  // pieces.
-  void plan() {
-    const bool direct = blocks_.are_direct<T>(correlation_.multiplier);
-    const Direction& height = correlation_.height;
-    const Direction& width = correlation_.width;
-    const Phase& column = width.phases[0];
-    const int64_t vector = blocks_.lanes * static_cast<int64_t>(sizeof(A));
-    // Of one vector of channels: bytes that so many outputs of a row read of a row of the source.
-    const auto source_bytes = [&](int64_t columns) {
-      const int64_t outputs = ceil_divide(columns, width.phases.size());
-      const int64_t met =
-          (outputs - 1) * column.step + std::max<int64_t>(column.taps - 1, 0) * column.tap_step + 1;
-      return std::min(met, width.source) * vector;
-    };
-    const auto row_bytes = [&](int64_t columns, int64_t kernel_rows) {
-      return std::min(kernel_rows, height.source) * source_bytes(columns) +
-             kernel_rows * column.taps * vector;
-    };
-    most_taps_ = 0;
-    for (const Phase& phase : height.phases) most_taps_ = std::max(most_taps_, phase.taps);
-    kernel_rows_ = std::max<int64_t>(height.phases[0].taps, 1);
-    slice_ = width.destination;
-    vectors_ = std::min(direct ? kMostVectors : scratch_vectors(), blocks_.count);
-    // Slices are read with the columns that the kernel reaches beyond them.
-    const int64_t least_slice = std::max<int64_t>(
-        kLeastSlice * column.tap_step, 2 * column.tap_step * column.taps / std::max<int64_t>(column.step, 1));
-    for (int64_t slices = 2; slice_ > least_slice && row_bytes(slice_, kernel_rows_) * vectors_ > kRowBytes;
-         ++slices) {
-      slice_ = ceil_divide(ceil_divide(width.destination, slices), 14) * 14;
-    }
-    while (vectors_ > 1 && row_bytes(slice_, kernel_rows_) * vectors_ > kRowBytes) --vectors_;
-    while (kernel_rows_ > 4 && row_bytes(slice_, kernel_rows_) > kRowBytes)
-      kernel_rows_ = ceil_divide(kernel_rows_, 2);
-    // Vectors in groups of one size.
-    vectors_ = ceil_divide(blocks_.count, ceil_divide(blocks_.count, vectors_));
-    if (direct && height.phases[0].taps * column.taps <= kFewTaps) {
-      // Bound by memory, which is fastest in its own order.
-      slice_ = width.destination;
-      vectors_ = blocks_.count;
-    }
-    // Lines of memory hold channels of several vectors: all of them.
-    const int64_t line_bytes = blocks_.layout == Layout::channels_last && correlation_.multiplier == 1
-                                   ? std::min(width.source, source_bytes(slice_) / vector) *
-                                         correlation_.source_channels * static_cast<int64_t>(sizeof(T))
-                                   : source_bytes(slice_) * correlation_.sources();
-    const int64_t bands = std::clamp<int64_t>(ceil_divide(height.source * line_bytes, kBandBytes), 1,
-                                              ceil_divide(height.destination, 4));
-    band_ = ceil_divide(height.destination, bands);
-    if (are_strips()) {
-      const int64_t rows = 4 * height.phases[0].tap_step;
-      band_ = std::min(ceil_divide(band_, rows) * rows, height.destination);
-    }
-  }
-
-  // Vectors that are taken along through scratch: small planes, which take less time than to lay out the
-  // work.
-  int64_t scratch_vectors() const {
-    constexpr int64_t kScratchBytes = 16 * 1024;
-    const int64_t pixels = correlation_.sources() * correlation_.height.source * correlation_.width.source +
-                           correlation_.height.destination * correlation_.width.destination;
-    const int64_t bytes = pixels * blocks_.lanes * static_cast<int64_t>(sizeof(A));
-    return std::clamp<int64_t>(kScratchBytes / std::max<int64_t>(bytes, 1), 1, kMostVectors);
-  }
 
   // Kernels as [block][source][tap][lane] and bias as [block][lane].
   void pack(const T* weight, const T* bias) {
@@ -353,18 +281,6 @@ class Correlator {
     make_row(row);
   }
 
-  // Whether the destination is made in strips, where its lines allow it.
-  bool are_strips() const {
-    const Direction& height = correlation_.height;
-    const Direction& width = correlation_.width;
-    if (height.phases.size() > 1 || width.phases.size() > 1 || correlation_.sources() > 1) return false;
-    const Phase& row = height.phases[0];
-    const Phase& column = width.phases[0];
-    return std::is_same_v<A, float> && blocks_.lanes == kMostLanes && row.taps == 3 && column.taps == 3 &&
-           row.step == column.step &&
-           (row.step == 1 || (row.step == 2 && row.tap_step * column.tap_step == 1));
-  }
-
   // Whether the destination is made two rows by two columns at a time.
   bool is_paired() const {
     const auto is_paired = [](const Direction& direction) {
@@ -410,7 +326,7 @@ class Correlator {
 
   // Rows of a strip, as many lines apart as taps are; 0 where strips cannot be made.
   int64_t rows_of_strips(const Piece& piece, const Workspace& workspace) const {
-    if (!are_strips()) return 0;
+    if (!are_strips<A>(correlation_, blocks_)) return 0;
     for (const Row<A>& line : workspace.lines) {
       if (line.tap_step != 1 || line.taps != 3 || line.count < kLeastStrip) return 0;
     }
@@ -463,7 +379,7 @@ class Correlator {
     const Range rows = piece.rows;
     const int64_t phases = height.phases.size();
     // As many of the kernel's rows as stay in L1, and as a part of a sum has.
-    const int64_t kernel_rows = std::min(kernel_rows_, kRowsOfPart);
+    const int64_t kernel_rows = std::min(plan_.kernel_rows, kRowsOfPart);
     for (int64_t first = rows.begin; first < std::min(rows.begin + phases, rows.end); ++first) {
       const Phase& phase = height.phase(first);
       const int64_t count = ceil_divide(rows.end - first, phases);
@@ -494,13 +410,14 @@ class Correlator {
   void make_rows(const Piece& piece, Workspace& workspace) const {
     const Direction& height = correlation_.height;
     // Some of the kernel's rows at a time, so that they and the rows they meet stay in L1.
-    for (int64_t first_tap = 0; first_tap == 0 || first_tap < most_taps_; first_tap += kernel_rows_) {
+    for (int64_t first_tap = 0; first_tap == 0 || first_tap < plan_.most_taps;
+         first_tap += plan_.kernel_rows) {
       for (int64_t element = piece.rows.begin; element < piece.rows.end; ++element) {
         const Phase& phase = height.phase(element);
         const int64_t output = height.output(element);
-        const int64_t met =
-            find_kernel_rows(piece.block, phase, {first_tap, std::min(first_tap + kernel_rows_, phase.taps)},
-                             {output, output + 1}, 1, workspace);
+        const int64_t met = find_kernel_rows(piece.block, phase,
+                                             {first_tap, std::min(first_tap + plan_.kernel_rows, phase.taps)},
+                                             {output, output + 1}, 1, workspace);
         if (first_tap > 0 && met == 0) continue;
         A* const outputs = workspace.destination.row(element);
         for (Row<A>& line : workspace.lines) {
@@ -541,11 +458,7 @@ class Correlator {
   T* destination_;
   const Correlation& correlation_;
   const Blocks blocks_;
-  int64_t vectors_;      // that a row of outputs takes along
-  int64_t band_;         // rows of the destination
-  int64_t slice_;        // columns of the destination
-  int64_t most_taps_;    // rows of the kernel that an element of the destination meets
-  int64_t kernel_rows_;  // that are taken at a time
+  const CorrelationPlan<T> plan_;
   std::vector<A> kernels_;
   std::vector<A> bias_;
 };

@@ -1,4 +1,4 @@
-// What a block of bands_batch does (batch.cu has the account): it brings its planes and the taps of their
+// The steps of a block of bands_batch, which batch.cu describes: it brings its planes and the taps of their
 // channels to shared memory, and each warp multiplies one item after another.
 #pragma once
 
@@ -98,7 +98,7 @@ class BatchBlock {
   }
 
  private:
-  // What a warp computes at once: up to kRows rows of results, of one channel of sixteen images.
+  // The results that a warp computes at once: up to kRows rows of one channel, of sixteen images.
   struct Item {
     int channel;              // of the block
     int image_tile;           // sixteen images of the block
@@ -202,7 +202,7 @@ class BatchBlock {
     });
   }
 
-  // Where this lane reads its operands, and its warp gathers results.
+  // Finds where this lane reads its operands, and where its warp gathers results.
   __device__ __forceinline__ void find_operands() {
     g_ = lane_ / 4;
     q_ = lane_ % 4;
@@ -339,7 +339,8 @@ class BatchBlock {
     }
   }
 
-  // Where the two images of this lane have their rows of results: in the stage, or else in device memory.
+  // Finds where the two images of this lane have their rows of results: in the stage, or else in device
+  // memory.
   __device__ __forceinline__ void find_own(const Item& item, HalfBits* (&own)[2]) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

@@ -1,6 +1,6 @@
-// What a block of bands_large does (large.cu has the account): a channel's taps lie in shared memory as
-// bands, rounds of images come there, and each warp multiplies eight units by kColumnBlocks blocks of
-// columns.
+// The steps of a block of bands_large, which large.cu describes: it lays out its channel's taps as bands in
+// shared memory, brings one round of images after another there, and each warp multiplies eight units by
+// kColumnBlocks blocks of columns.
 #pragma once
 
 #include "large_plan.h"
@@ -185,7 +185,7 @@ class LargeBlock {
   }
 
  private:
-  // What a warp computes at once: eight units by kColumnBlocks blocks of columns.
+  // The results that a warp computes at once: eight units by kColumnBlocks blocks of columns.
   struct Item {
     int phase_y, phase_x;  // of the results
     int first_unit;
@@ -202,7 +202,7 @@ class LargeBlock {
     for (int i = static_cast<int>(threadIdx.x); i < cleared; i += blockDim.x) zeros_[i] = 0;
   }
 
-  // Where this lane reads its operands.
+  // Finds where this lane reads its operands.
   __device__ __forceinline__ void find_operands() {
     warp_ = static_cast<int>(threadIdx.x) / 32;
     lane_ = static_cast<int>(threadIdx.x) % 32;

@@ -1,5 +1,5 @@
-// What a block of diagonals_nchw does (nchw.cu has the account): it walks through the tiles of its chunk, the
-// next one on its way, and each warp adds the products of its taps.
+// The steps of a block of diagonals_nchw, which nchw.cu describes: it walks through the tiles of its chunk,
+// the next one on its way, and each warp adds the products of its taps.
 #pragma once
 
 #include "../kernels.h"
@@ -113,7 +113,7 @@ class NchwBlock {
   }
 
  private:
-  // What the block owns. Its index counts chunks, then channels, then blocks of taps, which share their
+  // Finds what the block owns. Its index counts chunks, then channels, then blocks of taps, which share their
   // tiles, or in phases the memory under them.
   __device__ __forceinline__ void find_block() {
     int rest = static_cast<int>(blockIdx.x);
@@ -138,7 +138,7 @@ class NchwBlock {
         min(static_cast<int64_t>(begin_) + parameters_.chunks.units_of_chunk, parameters_.chunks.units));
   }
 
-  // What the warp owns: rows of the kernel of a channel, and every `splits`-th item of a tile.
+  // Finds what the warp owns: rows of the kernel of a channel, and every `splits`-th item of a tile.
   __device__ __forceinline__ void find_warp() {
     lane_ = static_cast<int>(threadIdx.x) % 32;
     warp_ = static_cast<int>(threadIdx.x) / 32;
@@ -148,7 +148,7 @@ class NchwBlock {
     row_group_ = warp_taps - channel_ * parameters_.row_groups.divisor();
   }
 
-  // `summed` counts the phases that the block adds up.
+  // Lists the places of a phase's copies. `summed` counts the phases that the block adds up.
   __device__ __forceinline__ void begin_phase(int summed) {
     if constexpr (kPhased) {
       const int summed_y = summed / parameters_.width.result_phases();
@@ -180,7 +180,7 @@ class NchwBlock {
     }
   }
 
-  // Where this lane reads in the first stage, without octet column and segment.
+  // Finds where this lane reads in the first stage, without octet column and segment.
   __device__ __forceinline__ void find_operands() {
     pair_step_ = 2 * parameters_.input.octet_rows * kOctetBytes;
     first_pair_ = shared_ + (lane_ / 8 % 2 * parameters_.input.octet_rows + lane_ / 16) * kOctetBytes;

@@ -11,8 +11,8 @@ constexpr int kMostNchwWarps = 4;  // of a block
 constexpr int kNchwStages = 2;
 constexpr int kPlaceBytes = 8;  // of an entry of the list of places
 
-// What a plan is made from: a dense convolution, or the phases of another one, all of the size of the
-// largest.
+// The sizes that a plan is made for: a dense convolution, or the phases of another one, all of the size of
+// the largest.
 struct NchwSizes {
   Geometry geometry;
   int input_alignment, grad_alignment;  // elements that may be copied at once

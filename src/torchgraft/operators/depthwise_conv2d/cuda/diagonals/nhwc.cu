@@ -54,7 +54,7 @@ class NhwcBlock {
   }
 
  private:
-  // Where this lane reads, without stage and channel.
+  // Finds where this lane reads, without stage and channel.
   __device__ __forceinline__ void find_operands() {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int warp = static_cast<int>(threadIdx.x) / 32;

@@ -59,7 +59,7 @@ __device__ __forceinline__ uint4 load_channels(const uint16_t* source, int count
   }
 }
 
-// What one thread loads, step after step; a step is one octet column.
+// Loads a thread's part of a tile, step after step; a step is one octet column.
 class ColumnLoader {
  public:
   __device__ ColumnLoader(const NhwcParameters& parameters, const uint16_t* output_grad,

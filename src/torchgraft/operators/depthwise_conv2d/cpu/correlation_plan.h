@@ -1,0 +1,138 @@
+// How a correlation on CPU is cut to the sizes of caches: bands of rows, slices of columns, vectors of
+// channels and rows of the kernel that are taken at a time.
+#pragma once
+
+#include <torchgraft/dispatch.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "blocks.h"
+#include "correlation.h"
+
+namespace torchgraft::depthwise::cpu {
+
+// Whether a destination of sums of A is made in strips, if its lines allow it.
+template <typename A>
+bool are_strips(const Correlation& correlation, const Blocks& blocks) {
+  const Direction& height = correlation.height;
+  const Direction& width = correlation.width;
+  if (height.phases.size() > 1 || width.phases.size() > 1 || correlation.sources() > 1) return false;
+  const Phase& row = height.phases[0];
+  const Phase& column = width.phases[0];
+  return std::is_same_v<A, float> && blocks.lanes == kMostLanes && row.taps == 3 && column.taps == 3 &&
+         row.step == column.step && (row.step == 1 || (row.step == 2 && row.tap_step * column.tap_step == 1));
+}
+
+template <typename T>
+class CorrelationPlan {
+  using A = accumulate_t<T>;
+
+ public:
+  CorrelationPlan(const Correlation& correlation, const Blocks& blocks)
+      : correlation_(correlation),
+        blocks_(blocks),
+        is_direct_(blocks.are_direct<T>(correlation.multiplier)),
+        vector_bytes_(blocks.lanes * static_cast<int64_t>(sizeof(A))) {
+    for (const Phase& phase : correlation.height.phases) most_taps = std::max(most_taps, phase.taps);
+    cut_rows_of_outputs();
+    cut_bands();
+  }
+
+  int64_t vectors = 0;      // that a row of outputs takes along
+  int64_t band = 0;         // rows of the destination
+  int64_t slice = 0;        // columns of the destination
+  int64_t most_taps = 0;    // rows of the kernel that an element of the destination meets
+  int64_t kernel_rows = 0;  // that are taken at a time
+
+ private:
+  // Bytes of the source that a band may span, so that it stays in L2 while it is worked on; and those that a
+  // row of outputs may read, of the source and of kernels, so that they stay in L1 from one row to the next.
+  static constexpr int64_t kBandBytes = 256 * 1024;
+  static constexpr int64_t kRowBytes = 36 * 1024;
+  // Columns below which there is no gain in less, and vectors that are taken along where they lie side by
+  // side in memory: to lay out the work takes as long as a plane of five by five of some vectors.
+  static constexpr int64_t kLeastSlice = 28;
+  static constexpr int64_t kMostVectors = 16;
+
+  // Bytes that so many outputs of a row read of a row of the source, of one vector of channels.
+  int64_t source_bytes(int64_t columns) const {
+    const Direction& width = correlation_.width;
+    const Phase& column = width.phases[0];
+    const int64_t outputs = ceil_divide(columns, width.phases.size());
+    const int64_t met =
+        (outputs - 1) * column.step + std::max<int64_t>(column.taps - 1, 0) * column.tap_step + 1;
+    return std::min(met, width.source) * vector_bytes_;
+  }
+
+  // Bytes that they read of so many rows of the kernel and of the source rows under these.
+  int64_t row_bytes(int64_t columns, int64_t rows) const {
+    return std::min(rows, correlation_.height.source) * source_bytes(columns) +
+           rows * correlation_.width.phases[0].taps * vector_bytes_;
+  }
+
+  // Cuts rows of outputs, and the kernel's rows, so that what they read stays in L1. Where rows are read from
+  // the tensor itself, a row of outputs takes several vectors of channels along, so that memory is read in
+  // longer pieces.
+  void cut_rows_of_outputs() {
+    const Direction& height = correlation_.height;
+    const Direction& width = correlation_.width;
+    const Phase& column = width.phases[0];
+    kernel_rows = std::max<int64_t>(height.phases[0].taps, 1);
+    slice = width.destination;
+    vectors = std::min(is_direct_ ? kMostVectors : scratch_vectors(), blocks_.count);
+    // Slices are read with the columns that the kernel reaches beyond them.
+    const int64_t least_slice = std::max<int64_t>(
+        kLeastSlice * column.tap_step, 2 * column.tap_step * column.taps / std::max<int64_t>(column.step, 1));
+    for (int64_t slices = 2; slice > least_slice && row_bytes(slice, kernel_rows) * vectors > kRowBytes;
+         ++slices) {
+      slice = ceil_divide(ceil_divide(width.destination, slices), 14) * 14;
+    }
+    while (vectors > 1 && row_bytes(slice, kernel_rows) * vectors > kRowBytes) --vectors;
+    while (kernel_rows > 4 && row_bytes(slice, kernel_rows) > kRowBytes)
+      kernel_rows = ceil_divide(kernel_rows, 2);
+    // Vectors in groups of one size.
+    vectors = ceil_divide(blocks_.count, ceil_divide(blocks_.count, vectors));
+    if (is_direct_ && height.phases[0].taps * column.taps <= kFewTaps) {
+      // Bound by memory, which is fastest in its own order.
+      slice = width.destination;
+      vectors = blocks_.count;
+    }
+  }
+
+  // Cuts the destination so that the source under a band stays in L2.
+  void cut_bands() {
+    const Direction& height = correlation_.height;
+    const Direction& width = correlation_.width;
+    // Lines of memory hold channels of several vectors: all of them.
+    const int64_t line_bytes = blocks_.layout == Layout::channels_last && correlation_.multiplier == 1
+                                   ? std::min(width.source, source_bytes(slice) / vector_bytes_) *
+                                         correlation_.source_channels * static_cast<int64_t>(sizeof(T))
+                                   : source_bytes(slice) * correlation_.sources();
+    const int64_t bands = std::clamp<int64_t>(ceil_divide(height.source * line_bytes, kBandBytes), 1,
+                                              ceil_divide(height.destination, 4));
+    band = ceil_divide(height.destination, bands);
+    if (are_strips<A>(correlation_, blocks_)) {
+      const int64_t rows = 4 * height.phases[0].tap_step;
+      band = std::min(ceil_divide(band, rows) * rows, height.destination);
+    }
+  }
+
+  // Vectors that are taken along through scratch: small planes, which take less time than to lay out the
+  // work.
+  int64_t scratch_vectors() const {
+    constexpr int64_t kScratchBytes = 16 * 1024;
+    const int64_t pixels = correlation_.sources() * correlation_.height.source * correlation_.width.source +
+                           correlation_.height.destination * correlation_.width.destination;
+    const int64_t bytes = pixels * blocks_.lanes * static_cast<int64_t>(sizeof(A));
+    return std::clamp<int64_t>(kScratchBytes / std::max<int64_t>(bytes, 1), 1, kMostVectors);
+  }
+
+  const Correlation& correlation_;
+  const Blocks& blocks_;
+  const bool is_direct_;
+  const int64_t vector_bytes_;  // of sums of one vector of channels
+};
+
+}  // namespace torchgraft::depthwise::cpu
