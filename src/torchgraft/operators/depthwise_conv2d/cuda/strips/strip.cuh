@@ -7,6 +7,7 @@
 
 #include "../problem.h"
 #include "../stencil.cuh"
+#include "plan.h"
 
 namespace torchgraft::depthwise::cuda {
 
@@ -83,9 +84,6 @@ struct StripParameters {
   int source_step;                         // rows between two stretches
   bool flipped;                            // the kernel is turned around
 };
-
-constexpr int kStripThreads = 128;
-constexpr int kLanes = 32;  // of a warp
 
 // A warp's ring of rows in shared memory, one of them in use and the others under way. In a row, units of a
 // lane's sources lie side by side; between strips, and at both ends, are zeros.

@@ -13,11 +13,12 @@
 // 92 (56), 124 (93), 137 (37).
 #include "../chunks.cuh"
 #include "../kernels.h"
+#include "plan.h"
 #include "strip.cuh"
 
 namespace torchgraft::depthwise::cuda {
 
-struct WeightGradStripParameters {
+struct StripsWeightGradParameters {
   FastDivisor lanes, segments, stretches;
   int strips, strips_of_chunk;  // of a channel
   int strips_of_warp;
@@ -29,11 +30,11 @@ struct WeightGradStripParameters {
   int channels, multiplier, output_channels;
 };
 
-// A lane's own columns of both images, in a warp's ring.
+// The sizes of a warp's ring, which holds its lanes' columns of both images.
 template <typename Strip>
-struct WeightGradRing {
+struct StripsWeightGradRing {
   using T = typename Strip::T;
-  // Deep, and past L1, which two streams of rows would overflow.
+  // Eight rows, whose copies bypass L1: two streams of rows would overflow it.
   using Input = StripRing<Strip, 8>;
   static constexpr int kOutputRow = kLanes * Strip::kResults;
   static constexpr int kOutputRows = Input::kRows / Strip::kStride;
@@ -42,8 +43,8 @@ struct WeightGradRing {
   static constexpr int kBytes = kStripThreads / kLanes * kElements * static_cast<int>(sizeof(T));
 };
 
-// Adds up the kCount values of each lane over the lanes of a warp and calls `take(index, sum)` with each sum
-// in one lane: half of the lanes takes over half of the values, and so on.
+// Adds up the kCount values of each lane over the lanes of a warp, and calls `take(index, sum)` with each sum
+// in one lane. At each step one half of the lanes takes over one half of the values.
 template <int kCount, int kDistance = 16, typename Take>
 __device__ void sum_lanes(const float (&values)[kCount], int first, int count, const Take& take) {
   if constexpr (kDistance == 0) {
@@ -67,59 +68,81 @@ __device__ void sum_lanes(const float (&values)[kCount], int first, int count, c
   }
 }
 
+// One lane of a warp: its columns of the strips of a chunk, in both images. Arrays of a lane are local
+// variables of its methods: while a loop over one is not unrolled, the compiler keeps the whole object that
+// holds it in memory.
 template <typename Strip>
-constexpr int weight_grad_strip_blocks() {
-  return Strip::kKernel == 7 ? 4 : 5;
-}
-
-// Result is float for partial sums, or T if one chunk is all.
-template <typename Strip, typename Result>
-__global__ void __launch_bounds__(kStripThreads, weight_grad_strip_blocks<Strip>())
-    strips_weight_grad(const typename Strip::T* __restrict__ output_grad,
-                       const typename Strip::T* __restrict__ input, Result* __restrict__ result,
-                       WeightGradStripParameters parameters) {
+class StripsWeightGrad {
+ public:
   using T = typename Strip::T;
-  using WholeRing = WeightGradRing<Strip>;
+  using WholeRing = StripsWeightGradRing<Strip>;
   using Ring = typename WholeRing::Input;
   using InputRows = StripRows<T, Strip::kSources, Strip::kAligned, true>;
   using OutputRows = StripRows<T, Strip::kResults, Strip::kAligned, true>;
-  constexpr bool kAsync = InputRows::kAsync && OutputRows::kAsync;
-  constexpr unsigned kAllLanes = 0xffffffff;
-  constexpr int kKernel = Strip::kKernel;
-  constexpr int kStride = Strip::kStride;
-  constexpr int kResults = Strip::kResults;
-  constexpr int kSources = Strip::kSources;
-  constexpr int kWarps = kStripThreads / kLanes;
+  static constexpr bool kAsync = InputRows::kAsync && OutputRows::kAsync;
+  static constexpr int kKernel = Strip::kKernel;
+  static constexpr int kStride = Strip::kStride;
+  static constexpr int kResults = Strip::kResults;
+  static constexpr int kSources = Strip::kSources;
+  static constexpr int kWarps = kStripThreads / kLanes;
+  // Rows that cannot be copied asynchronously go through registers, as many at a time.
+  static constexpr int kPending = kAsync ? 1 : Ring::kRows;
+  using PendingInput = T[kPending][kSources];
+  using PendingOutput = T[kPending][kResults];
+  using Grads = float[Strip::kSlots][kResults];
+  using Sums = float[Strip::kTaps];
 
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int warp = static_cast<int>(threadIdx.x) / kLanes;
-  const int strip_of_warp = parameters.lanes.divide(lane);
-  const int lane_of_strip = lane - strip_of_warp * parameters.lanes.divisor();
-  const int channel = static_cast<int>(blockIdx.x % static_cast<unsigned>(parameters.output_channels));
-  const int chunk = static_cast<int>(blockIdx.x / static_cast<unsigned>(parameters.output_channels));
-  const int chunk_begin = chunk * parameters.strips_of_chunk;
-  const int chunk_end = min(chunk_begin + parameters.strips_of_chunk, parameters.strips);
-  const int unit_of_segment = lane_of_strip - parameters.halo_lanes;
-  const bool has_strip = strip_of_warp < parameters.strips_of_warp;
-  const bool has_results = has_strip && unit_of_segment >= 0 && unit_of_segment < parameters.units;
+  __device__ explicit StripsWeightGrad(const StripsWeightGradParameters& parameters) {
+    const int lane = static_cast<int>(threadIdx.x) % kLanes;
+    warp_ = static_cast<int>(threadIdx.x) / kLanes;
+    strip_of_warp_ = parameters.lanes.divide(lane);
+    const int lane_of_strip = lane - strip_of_warp_ * parameters.lanes.divisor();
+    channel_ = static_cast<int>(blockIdx.x % static_cast<unsigned>(parameters.output_channels));
+    chunk_ = static_cast<int>(blockIdx.x / static_cast<unsigned>(parameters.output_channels));
+    unit_of_segment_ = lane_of_strip - parameters.halo_lanes;
+    has_strip_ = strip_of_warp_ < parameters.strips_of_warp;
+    has_results_ = has_strip_ && unit_of_segment_ >= 0 && unit_of_segment_ < parameters.units;
+    T* const warp_ring = shared_memory<T>() + warp_ * WholeRing::kElements;
+    input_ring_ = prepare_ring<Strip, Ring>(warp_ring, parameters.lanes.divisor(), parameters.strips_of_warp,
+                                            strip_of_warp_, lane_of_strip);
+    output_ring_ = warp_ring + WholeRing::kInputElements + lane * kResults;
+    input_rows_ = (parameters.output_rows - 1) * kStride + kKernel;
+  }
 
-  T* const warp_ring = shared_memory<T>() + warp * WholeRing::kElements;
-  T* const input_ring = prepare_ring<Strip, Ring>(warp_ring, parameters.lanes.divisor(),
-                                                  parameters.strips_of_warp, strip_of_warp, lane_of_strip);
-  T* const output_ring = warp_ring + WholeRing::kInputElements + lane * kResults;
+  template <typename Result>
+  __device__ void run(const T* output_grad, const T* input, Result* result,
+                      const StripsWeightGradParameters& parameters) {
+    const int chunk_begin = chunk_ * parameters.strips_of_chunk;
+    const int chunk_end = min(chunk_begin + parameters.strips_of_chunk, parameters.strips);
+    Sums sums = {};
+    for (int first_strip = chunk_begin + warp_ * parameters.strips_of_warp; first_strip < chunk_end;
+         first_strip += kWarps * parameters.strips_of_warp) {
+      Columns columns = start_strip(first_strip + strip_of_warp_, chunk_end, output_grad, input, parameters);
+      add_strip(columns, sums);
+    }
+    // Lanes without results multiplied zeros by whatever lay in the ring.
+#pragma unroll
+    for (int tap = 0; tap < Strip::kTaps; ++tap) sums[tap] = has_results_ ? sums[tap] : 0.0F;
+    store_sums(sums, result, parameters);
+  }
 
-  const int input_width = parameters.input_width;
-  const int output_width = parameters.output_width;
-  const int output_rows = parameters.output_rows;
-  const int input_rows = (output_rows - 1) * kStride + kKernel;
-  const int64_t input_plane = static_cast<int64_t>(parameters.input_height) * input_width;
-  const int64_t output_plane = static_cast<int64_t>(parameters.output_height) * output_width;
+ private:
+  // A lane's columns of a strip, in both images. As members of this class they take up to eleven registers
+  // more.
+  struct Columns {
+    InputRows input;
+    OutputRows output;
+  };
 
-  float sums[Strip::kTaps] = {};
-  for (int first_strip = chunk_begin + warp * parameters.strips_of_warp; first_strip < chunk_end;
-       first_strip += kWarps * parameters.strips_of_warp) {
-    const int strip = first_strip + strip_of_warp;
-    const bool active = has_strip && strip < chunk_end;
+  // Finds where this lane's columns of both images lie. Rows are counted from the first of the stretch.
+  __device__ Columns start_strip(int strip, int chunk_end, const T* output_grad, const T* input,
+                                 const StripsWeightGradParameters& parameters) {
+    const int input_width = parameters.input_width;
+    const int output_width = parameters.output_width;
+    const int output_rows = parameters.output_rows;
+    const int64_t input_plane = static_cast<int64_t>(parameters.input_height) * input_width;
+    const int64_t output_plane = static_cast<int64_t>(parameters.output_height) * output_width;
+    const bool active = has_strip_ && strip < chunk_end;
     int rest = active ? strip : 0;
     const auto next = [&rest](const FastDivisor& size) {
       const int quotient = size.divide(rest);
@@ -130,154 +153,150 @@ __global__ void __launch_bounds__(kStripThreads, weight_grad_strip_blocks<Strip>
     const int segment = next(parameters.segments);
     const int stretch = next(parameters.stretches);
     const int64_t image = rest;
-    const int unit = segment * parameters.units + unit_of_segment;
+    const int unit = segment * parameters.units + unit_of_segment_;
     const int input_column = parameters.first_input_column + unit * kSources;
     const int output_column = unit * kResults;
     const int first_output_row = stretch * output_rows;
     const int first_input_row = parameters.first_input_row + first_output_row * kStride;
+    return {{input + (image * parameters.channels + channel_ / parameters.multiplier) * input_plane +
+                 static_cast<int64_t>(first_input_row) * input_width + input_column,
+             input_column, input_width, max(-first_input_row, 0),
+             active && input_column + kSources > 0 && input_column < input_width
+                 ? min(parameters.input_height - first_input_row, input_rows_)
+                 : 0},
+            {output_grad + (image * parameters.output_channels + channel_) * output_plane +
+                 static_cast<int64_t>(first_output_row) * output_width + output_column,
+             output_column, output_width, 0,
+             active && has_results_ && output_column < output_width
+                 ? min(parameters.output_height - first_output_row, output_rows)
+                 : 0}};
+  }
 
-    InputRows input_lane = {
-        input + (image * parameters.channels + channel / parameters.multiplier) * input_plane +
-            static_cast<int64_t>(first_input_row) * input_width + input_column,
-        input_column, input_width, max(-first_input_row, 0),
-        active && input_column + kSources > 0 && input_column < input_width
-            ? min(parameters.input_height - first_input_row, input_rows)
-            : 0};
-    OutputRows output_lane = {output_grad + (image * parameters.output_channels + channel) * output_plane +
-                                  static_cast<int64_t>(first_output_row) * output_width + output_column,
-                              output_column, output_width, 0,
-                              active && has_results && output_column < output_width
-                                  ? min(parameters.output_height - first_output_row, output_rows)
-                                  : 0};
-
-    const auto copy = [&](int row, int slot) {
-      input_lane.copy(row, input_ring + slot * Ring::kRow);
-      if (slot % kStride == 0) {
-        output_lane.copy(row / kStride, output_ring + slot / kStride * WholeRing::kOutputRow);
-      }
-      commit_copies();
-    };
-    constexpr int kPending = kAsync ? 1 : Ring::kRows;
-    T pending_input[kPending][kSources], pending_output[kPending][kResults];
-    const auto fetch = [&](int first_row) {
-#pragma unroll
-      for (int i = 0; i < kPending; ++i) {
-        input_lane.fetch(first_row + i, pending_input[i]);
-        if (i % kStride == 0) output_lane.fetch((first_row + i) / kStride, pending_output[i]);
-      }
-    };
-    const auto put = [&] {
-      __syncwarp();
-#pragma unroll
-      for (int i = 0; i < kPending; ++i) {
-#pragma unroll
-        for (int j = 0; j < kSources; ++j) input_ring[i * Ring::kRow + j] = pending_input[i][j];
-        if (i % kStride != 0) continue;
-#pragma unroll
-        for (int j = 0; j < kResults; ++j) {
-          output_ring[i / kStride * WholeRing::kOutputRow + j] = pending_output[i][j];
-        }
-      }
-      __syncwarp();
-    };
-
-    // What was read for the last strips is read.
+  // Slides down a strip, and adds all products of both images to the sums.
+  __device__ void add_strip(Columns& columns, Sums& sums) const {
+    PendingInput pending_input;
+    PendingOutput pending_output;
+    // All lanes have read the last strip.
     __syncwarp();
     if constexpr (kAsync) {
 #pragma unroll
-      for (int row = 0; row < Ring::kRows - 1; ++row) copy(row, row);
+      for (int row = 0; row < Ring::kRows - 1; ++row) copy(columns, row, row);
     } else {
-      fetch(0);
-      put();
+      fetch(columns, 0, pending_input, pending_output);
+      put(pending_input, pending_output);
     }
-
-    float grads[Strip::kSlots][kResults] = {};
-    for (int first_row = 0; first_row < input_rows; first_row += Strip::kUnroll) {
-      if constexpr (!kAsync) fetch(first_row + Strip::kUnroll);
+    Grads grads = {};
+    for (int first_row = 0; first_row < input_rows_; first_row += Strip::kUnroll) {
+      if constexpr (!kAsync) fetch(columns, first_row + Strip::kUnroll, pending_input, pending_output);
 #pragma unroll
       for (int phase = 0; phase < Strip::kUnroll; ++phase) {
         const int row = first_row + phase;
-        if (row >= input_rows) break;
+        if (row >= input_rows_) break;
         if constexpr (kAsync) {
           wait_for_copies<Ring::kRows - 2>();
           __syncwarp();
-          copy(row + Ring::kRows - 1, (phase + Ring::kRows - 1) % Ring::kRows);
+          copy(columns, row + Ring::kRows - 1, (phase + Ring::kRows - 1) % Ring::kRows);
         }
         if (phase % kStride == 0) {
           load_elements<kResults, kResults>(
-              output_ring + phase % Ring::kRows / kStride * WholeRing::kOutputRow, grads[phase / kStride]);
+              output_ring_ + phase % Ring::kRows / kStride * WholeRing::kOutputRow, grads[phase / kStride]);
         }
-        if (kKernel == 3 || __any_sync(kAllLanes, input_lane.inside(row))) {
-          float values[Strip::kWindow];
-          load_window<Strip>(input_ring + phase % Ring::kRows * Ring::kRow, values);
-#pragma unroll
-          for (int tap_row = 0; tap_row < kKernel; ++tap_row) {
-            if (!Strip::meets(phase, tap_row)) continue;
-            const float* row_grads = grads[Strip::slot(phase, tap_row)];
-#pragma unroll
-            for (int tap = 0; tap < kKernel; ++tap) {
-#pragma unroll
-              for (int i = 0; i < kResults; ++i) {
-                sums[tap_row * kKernel + tap] += row_grads[i] * values[Strip::window(i, tap)];
-              }
-            }
-          }
-        }
+        if (kKernel == 3 || __any_sync(0xffffffff, columns.input.inside(row))) add_row(phase, grads, sums);
       }
-      if constexpr (!kAsync) put();
+      if constexpr (!kAsync) put(pending_input, pending_output);
     }
     if constexpr (kAsync) wait_for_copies<0>();
   }
 
-  // Lanes without results multiplied zeros by whatever lay in the ring.
-#pragma unroll
-  for (int tap = 0; tap < Strip::kTaps; ++tap) sums[tap] = has_results ? sums[tap] : 0.0F;
-
-  // The rings have done their part.
-  __syncthreads();
-  float* const warp_sums = shared_memory<float>();
-  sum_lanes(sums, 0, Strip::kTaps, [&](int tap, float sum) { warp_sums[warp * Strip::kTaps + tap] = sum; });
-  __syncthreads();
-  if (threadIdx.x < Strip::kTaps) {
-    result[(static_cast<int64_t>(chunk) * parameters.output_channels + channel) * Strip::kTaps +
-           threadIdx.x] = static_cast<Result>(sum_in_order(warp_sums + threadIdx.x, kWarps, Strip::kTaps));
+  __device__ void copy(Columns& columns, int row, int slot) const {
+    columns.input.copy(row, input_ring_ + slot * Ring::kRow);
+    if (slot % kStride == 0) {
+      columns.output.copy(row / kStride, output_ring_ + slot / kStride * WholeRing::kOutputRow);
+    }
+    commit_copies();
   }
+
+  __device__ void fetch(Columns& columns, int first_row, PendingInput& pending_input,
+                        PendingOutput& pending_output) const {
+#pragma unroll
+    for (int i = 0; i < kPending; ++i) {
+      columns.input.fetch(first_row + i, pending_input[i]);
+      if (i % kStride == 0) columns.output.fetch((first_row + i) / kStride, pending_output[i]);
+    }
+  }
+
+  __device__ void put(const PendingInput& pending_input, const PendingOutput& pending_output) const {
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kPending; ++i) {
+#pragma unroll
+      for (int j = 0; j < kSources; ++j) input_ring_[i * Ring::kRow + j] = pending_input[i][j];
+      if (i % kStride != 0) continue;
+#pragma unroll
+      for (int j = 0; j < kResults; ++j) {
+        output_ring_[i / kStride * WholeRing::kOutputRow + j] = pending_output[i][j];
+      }
+    }
+    __syncwarp();
+  }
+
+  // Adds the products of a row of the input with the last rows of the output gradient.
+  __device__ void add_row(int phase, const Grads& grads, Sums& sums) const {
+    float values[Strip::kWindow];
+    load_window<Strip>(input_ring_ + phase % Ring::kRows * Ring::kRow, values);
+#pragma unroll
+    for (int tap_row = 0; tap_row < kKernel; ++tap_row) {
+      if (!Strip::meets(phase, tap_row)) continue;
+      const float* row_grads = grads[Strip::slot(phase, tap_row)];
+#pragma unroll
+      for (int tap = 0; tap < kKernel; ++tap) {
+#pragma unroll
+        for (int i = 0; i < kResults; ++i) {
+          sums[tap_row * kKernel + tap] += row_grads[i] * values[Strip::window(i, tap)];
+        }
+      }
+    }
+  }
+
+  // Adds up the sums of the block's lanes, in a fixed order.
+  template <typename Result>
+  __device__ void store_sums(const Sums& sums, Result* result, const StripsWeightGradParameters& parameters) {
+    // No warp needs its ring any more: the sums of warps take its place.
+    __syncthreads();
+    float* const warp_sums = shared_memory<float>();
+    sum_lanes(sums, 0, Strip::kTaps,
+              [&](int tap, float sum) { warp_sums[warp_ * Strip::kTaps + tap] = sum; });
+    __syncthreads();
+    if (threadIdx.x < Strip::kTaps) {
+      result[(static_cast<int64_t>(chunk_) * parameters.output_channels + channel_) * Strip::kTaps +
+             threadIdx.x] = static_cast<Result>(sum_in_order(warp_sums + threadIdx.x, kWarps, Strip::kTaps));
+    }
+  }
+
+  int warp_, strip_of_warp_, channel_, chunk_;
+  int unit_of_segment_;
+  bool has_strip_, has_results_;
+  int input_rows_;  // of a stretch
+  // This lane's elements in the ring's first row.
+  T* input_ring_;
+  T* output_ring_;
+};
+
+template <typename Strip>
+constexpr int strips_weight_grad_blocks() {
+  return Strip::kKernel == 7 ? 4 : 5;
+}
+
+// Result is float for partial sums, or T if one chunk is all.
+template <typename Strip, typename Result>
+__global__ void __launch_bounds__(kStripThreads, strips_weight_grad_blocks<Strip>())
+    strips_weight_grad(const typename Strip::T* __restrict__ output_grad,
+                       const typename Strip::T* __restrict__ input, Result* __restrict__ result,
+                       StripsWeightGradParameters parameters) {
+  StripsWeightGrad<Strip>(parameters).run(output_grad, input, result, parameters);
 }
 
 namespace {
-
-// Strips and how many chunks they are shared out to.
-struct WeightGradPlan {
-  int rows;  // of results of a stretch
-  int64_t stretches, chunks;
-};
-
-// `strips` strips of whole height a channel. One chunk spares the second pass, which takes longer than a few
-// dozen rows of a warp.
-WeightGradPlan plan_weight_grad(const Geometry& geometry, int64_t strips, int strips_of_warp) {
-  constexpr int64_t kWarps = kStripThreads / kLanes;
-  constexpr int64_t kFewRows = 24;
-  constexpr int64_t kBlocksOfMultiprocessor = 16;
-  const int rows = static_cast<int>(geometry.height.output);
-  const auto rows_for = [&](int64_t groups) {
-    const int64_t stretches = std::clamp<int64_t>(groups * strips_of_warp / strips, 1, std::max(rows / 4, 1));
-    return ceil_divide(rows, static_cast<int>(stretches));
-  };
-  const int64_t rows_of_warp = ceil_divide<int64_t>(strips * rows, strips_of_warp * kWarps);
-  WeightGradPlan plan = {rows, 1, 1};
-  if (rows_of_warp <= kFewRows) {
-    plan.rows = rows_for(kWarps);
-  } else {
-    const int64_t wanted = ceil_divide<int64_t>(current_device().multiprocessors * kBlocksOfMultiprocessor,
-                                                geometry.output_channels());
-    plan.rows = rows_for(wanted * kWarps);
-    plan.chunks = std::min(wanted, most_chunks(geometry, Layout::contiguous));
-  }
-  plan.stretches = ceil_divide(rows, plan.rows);
-  plan.chunks =
-      std::clamp<int64_t>(ceil_divide(strips * plan.stretches, kWarps * strips_of_warp), 1, plan.chunks);
-  return plan;
-}
 
 template <typename Strip>
 void launch(const WeightGrad<typename Strip::T>& pass) {
@@ -285,7 +304,7 @@ void launch(const WeightGrad<typename Strip::T>& pass) {
   const auto& [output_grad, input, weight_grad, workspace, geometry, layout, stream] = pass;
   const Extent& height = geometry.height;
   const Extent& width = geometry.width;
-  WeightGradStripParameters parameters = {};
+  StripsWeightGradParameters parameters = {};
   parameters.input_height = static_cast<int>(height.input);
   parameters.input_width = static_cast<int>(width.input);
   parameters.output_height = static_cast<int>(height.output);
@@ -303,15 +322,16 @@ void launch(const WeightGrad<typename Strip::T>& pass) {
   parameters.segments = FastDivisor(cut.segments);
   parameters.strips_of_warp = StripRing<Strip>::strips(cut.lanes());
 
-  const WeightGradPlan plan =
-      plan_weight_grad(geometry, geometry.batch * cut.segments, parameters.strips_of_warp);
+  const StripsWeightGradPlan plan =
+      plan_strips_weight_grad(geometry, geometry.batch * cut.segments, parameters.strips_of_warp,
+                              most_chunks(geometry, Layout::contiguous), current_device().multiprocessors);
   parameters.output_rows = plan.rows;
   parameters.stretches = FastDivisor(static_cast<int>(plan.stretches));
   parameters.strips = static_cast<int>(geometry.batch * cut.segments * plan.stretches);
   parameters.strips_of_chunk = ceil_divide(parameters.strips, static_cast<int>(plan.chunks));
   const int chunks = ceil_divide(parameters.strips, parameters.strips_of_chunk);
 
-  constexpr int kBytes = std::max(WeightGradRing<Strip>::kBytes,
+  constexpr int kBytes = std::max(StripsWeightGradRing<Strip>::kBytes,
                                   kStripThreads / kLanes * Strip::kTaps * static_cast<int>(sizeof(float)));
   static_assert(kBytes <= 48 * 1024);
   const unsigned grid = grid_of(geometry.output_channels() * chunks, pass.kName);
@@ -330,8 +350,8 @@ void launch(const WeightGrad<typename Strip::T>& pass) {
 
 }  // namespace
 
-// Of rows in several segments two results a lane take longer than one: of (32,256,75x75,k3) in halves 133 us
-// on an H100, and 123.
+// If a row takes several segments, two results a lane take longer than one: (32,256,75x75,k3) in halves takes
+// 133 us on an H100, and 123 with one.
 template <typename T>
 void launch_strips_weight_grad(const WeightGrad<T>& pass) {
   const PassAxis width(pass.geometry.width, /*transposed=*/false);
