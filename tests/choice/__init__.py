@@ -10,18 +10,24 @@ PACKAGE = HERE.parents[1] / "src/torchgraft"
 _KERNEL = re.compile(r"__global__ void (?:__launch_bounds__\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)\s+)?(\w+)\(")
 
 
-def build(operator: str, folder: Path) -> Path:
-    """The program of an operator, compiled into a folder; where CHOICE_COVERAGE names one, so that it counts there."""
+def build(operator: str, folder: Path, program: str = "") -> Path:
+    """A program of an operator, compiled into a folder; where CHOICE_COVERAGE names one, so that it counts there.
+
+    Args:
+        operator: the folder whose headers it includes.
+        folder: where it is written.
+        program: the name of its source. None: the operator's.
+    """
     counted = os.environ.get("CHOICE_COVERAGE")
     folder = Path(counted) if counted else folder
-    program = folder / operator
+    source = HERE / f"{program or operator}.cpp"
     included = [f"-I{PACKAGE / 'include'}", f"-I{PACKAGE / 'operators' / operator}"]
     compiler = [os.environ.get("CXX", "c++"), "-std=c++20", "-Wall", "-Wextra", "-Werror", *included]
     # As torchgraft.emulation compiles them: branches are those of the compiler.
     counts = ["--coverage", "-Og", "-fno-inline"] if counted else []
-    command = [*compiler, *counts, str(HERE / f"{operator}.cpp"), "-o", str(program)]
+    command = [*compiler, *counts, str(source), "-o", str(folder / source.stem)]
     subprocess.run(command, check=True, cwd=folder)
-    return program
+    return folder / source.stem
 
 
 def kernels_in(folder: Path) -> dict[str, list[Path]]:

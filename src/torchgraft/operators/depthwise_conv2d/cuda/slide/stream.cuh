@@ -22,7 +22,7 @@
 #include <cstring>
 
 #include "../stencil.cuh"
-#include "../supports.h"
+#include "plan.h"
 
 namespace torchgraft::depthwise::cuda {
 
@@ -309,15 +309,15 @@ SlideTile choose_slide_tile(int groups, int piece_bytes, int strips, int most_th
   return best;
 }
 
+// The current device, as plans see it.
+inline SlideDevice slide_device() {
+  const Device& device = current_device();
+  return {device.multiprocessors, device.shared_of_block, device.shared_of_multiprocessor};
+}
+
 // As many blocks as are resident at once on the current device.
 inline int resident_blocks(int threads, int64_t shared_bytes, int most_threads_resident) {
-  const Device& device = current_device();
-  constexpr int kReservedBytes = 1024;
-  constexpr int kMostBlocks = 16;
-  const int64_t blocks =
-      std::min({int64_t{kMostBlocks}, int64_t{most_threads_resident / (ceil_divide(threads, 32) * 32)},
-                device.shared_of_multiprocessor / (shared_bytes + kReservedBytes)});
-  return device.multiprocessors * static_cast<int>(std::max<int64_t>(blocks, 1));
+  return resident_blocks(slide_device(), threads, shared_bytes, most_threads_resident);
 }
 
 }  // namespace torchgraft::depthwise::cuda
