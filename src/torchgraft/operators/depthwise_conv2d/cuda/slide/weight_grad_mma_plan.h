@@ -6,6 +6,9 @@
 
 namespace torchgraft::depthwise::cuda {
 
+constexpr int kSlideGroup = 8;  // channels, of one piece of sixteen bytes
+constexpr int kSlidePieceBytes = 16;
+
 template <int kKernelSize, int kStrideSize>
 struct SlideWeightGradMmaShape {
   static constexpr int kKernel = kKernelSize;
@@ -51,12 +54,9 @@ inline int64_t slide_weight_grad_mma_period(const Extent& height) {
 template <typename Shape>
 class SlideWeightGradMmaTiles {
  public:
-  static constexpr int kGroup = 8;  // channels, of one piece of sixteen bytes
-  static constexpr int kPieceBytes = 16;
-
   SlideWeightGradMmaTiles(const Geometry& geometry, const SlideDevice& device)
       : device_(device),
-        groups_(static_cast<int>(ceil_divide<int64_t>(geometry.channels, kGroup))),
+        groups_(static_cast<int>(ceil_divide<int64_t>(geometry.channels, kSlideGroup))),
         octets_(static_cast<int>(ceil_divide<int64_t>(geometry.width.output, kOctetSize))),
         chunks_(most_chunks(geometry, /*channels_last=*/true)) {
     const int64_t period = slide_weight_grad_mma_period(geometry.height);
@@ -117,8 +117,8 @@ class SlideWeightGradMmaTiles {
     const int bank = groups == 1 ? 0 : groups == 2 ? 4 : groups <= 4 ? 2 : 1;
     while (tile.group_pixels % 8 != bank) ++tile.group_pixels;
     tile.shared_bytes =
-        std::max(int64_t{Shape::kStages} * Shape::kRows * groups * tile.group_pixels * kPieceBytes,
-                 int64_t{warps} * Shape::kTaps * kGroup * int64_t{sizeof(float)});
+        std::max(int64_t{Shape::kStages} * Shape::kRows * groups * tile.group_pixels * kSlidePieceBytes,
+                 int64_t{warps} * Shape::kTaps * kSlideGroup * int64_t{sizeof(float)});
     const int64_t cuts = int64_t{tile.slabs} * tile.tiles;
     const int64_t most_ranges = std::min(chunks_ / tile.tiles, ceil_divide<int64_t>(rows_, streams));
     tile.ranges = static_cast<int>(
@@ -152,8 +152,8 @@ class SlideWeightGradMmaTiles {
                        : tile.groups == 2     ? kShortRun
                                               : 1;
     const double halo = tile.tiles == 1 ? 0 : (Shape::kKernel - Shape::kStride) * Shape::kStride;
-    const double step_bytes =
-        run * kPieceBytes * tile.groups * tile.streams * ((input_pieces_ + grad_pieces_) / tile.tiles + halo);
+    const double step_bytes = run * kSlidePieceBytes * tile.groups * tile.streams *
+                              ((input_pieces_ + grad_pieces_) / tile.tiles + halo);
     const double products = together * warps * Shape::kPairs * Shape::kProducts * kProductClocks +
                             kStepClocks / Shape::kRows / together;
     const double memory =
