@@ -1,4 +1,4 @@
-"""How the sliding kernels on tensor cores cut a depthwise convolution into blocks: both sides of each limit.
+"""How the sliding kernels cut a depthwise convolution into blocks: both sides of each limit.
 
 The plans are host code alone: the tests compile them into a program and ask that, on a machine without a GPU.
 """
@@ -37,17 +37,17 @@ class Call:
         batch, channels, *sizes = self.images
         padding = self.taps // 2 * self.dilation
         extents = [(size, self.output(size), self.taps, self.stride, padding, self.dilation) for size in sizes]
-        numbers = int(self.transposed), *self.device, batch, channels, *extents[0], *extents[1]
+        numbers = *self.device, int(self.transposed), batch, channels, *extents[0], *extents[1]
         return " ".join([self.kernel, *map(str, numbers)])
 
 
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory):
-    """`ask(calls)`: the plan of each."""
+    """`ask(calls)`: the plan of each call, or of each line that says one."""
     program = build("depthwise_conv2d", tmp_path_factory.mktemp("plans"), "slide_plans")
 
-    def ask(calls: list[Call]) -> list[dict[str, int]]:
-        lines = "".join(f"{call.line()}\n" for call in calls)
+    def ask(calls: list[Call] | list[str]) -> list[dict[str, int]]:
+        lines = "".join(f"{call.line() if isinstance(call, Call) else call}\n" for call in calls)
         done = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
         plans = [dict(each.split("=") for each in line.split()) for line in done.stdout.splitlines()]
         assert len(plans) == len(calls)
@@ -100,6 +100,51 @@ def ask(tmp_path_factory):
 )
 def test_a_plan_on_both_sides_of_its_limits(ask, call, plan):
     (found,) = ask([call])
+    assert {name: found[name] for name in plan} == plan
+
+
+@pytest.mark.parametrize(
+    ("units", "rows", "threads", "rows_of_range"),
+    [
+        # As many ranges as threads can take at once, down to a row each.
+        (1, 56, 1000, 1),
+        (100, 56, 1000, 6),
+        (250, 56, 1000, 14),
+        # With no thread to spare, all rows; between, ranges in several turns of all threads.
+        (1000, 56, 1000, 56),
+        (600, 56, 1000, 19),
+    ],
+)
+def test_rows_of_a_range_of_columns(ask, units, rows, threads, rows_of_range):
+    assert ask([f"slide_columns {units} {rows} {threads}"]) == [{"rows": rows_of_range}]
+
+
+@pytest.mark.parametrize(
+    ("groups", "lanes", "slices", "strips"),
+    [(1, 1, 1, 128), (24, 24, 1, 5), (64, 64, 1, 2), (96, 96, 1, 1), (128, 128, 1, 1), (129, 43, 3, 2)],
+)
+def test_lanes_of_a_block_of_columns(ask, groups, lanes, slices, strips):
+    """A block has 128 threads: more groups of channels are cut into slices, fewer leave room for strips."""
+    plan = {"lanes": lanes, "slices": slices, "strips": strips}
+    assert ask([f"slide_columns_weight_grad {groups}"]) == [plan]
+
+
+@pytest.mark.parametrize(
+    ("groups", "strips", "most_blocks", "units", "plan"),
+    [
+        # A block has at most 256 threads and 48 KB.
+        (24, 14, 512, 7168, {"lanes": 8, "strips": 14, "slices": 3, "tiles": 1, "ranges": 176}),
+        (1, 127, 1, 7, {"lanes": 1, "strips": 127, "tiles": 1, "bytes": 48864}),
+        # A strip more is two tiles; if only one block may share a row, there is no tile.
+        (1, 128, 2, 7, {"lanes": 1, "strips": 64, "tiles": 2}),
+        (1, 128, 1, 7, {"lanes": 0}),
+        # No range is empty.
+        (24, 14, 512, 7, {"ranges": 7}),
+    ],
+)
+def test_a_tile_of_channels_and_columns(ask, groups, strips, most_blocks, units, plan):
+    line = " ".join(str(number) for number in (*H200, groups, strips, most_blocks, units))
+    (found,) = ask([f"slide_weight_grad {line}"])
     assert {name: found[name] for name in plan} == plan
 
 

@@ -1,9 +1,11 @@
 // Says how a sliding kernel cuts each problem of standard input, one a line: the kernel's name, and then the
-// numbers that are read below. A plan is written as names and numbers.
+// numbers that are read below. A plan is written as names and numbers. Of the kernels without tensor cores
+// it is the parts of a plan that are asked.
 
 #include <iostream>
 #include <string>
 
+#include "cuda/slide/columns_plan.h"
 #include "cuda/slide/correlate_mma_plan.h"
 #include "cuda/slide/weight_grad_mma_plan.h"
 
@@ -47,6 +49,40 @@ void plan_weight_grad(const Geometry& geometry, const SlideDevice& device) {
         Shape::kThreads);
 }
 
+// Rows of a range, of `rows` in all, for so many units and threads.
+void plan_columns() {
+  int64_t units = 0, at_once = 0;
+  int rows = 0;
+  std::cin >> units >> rows >> at_once;
+  write("rows", column_rows_of_range(units, rows, at_once));
+}
+
+// The block for so many groups of channels.
+void plan_columns_weight_grad() {
+  int groups = 0;
+  std::cin >> groups;
+  const ColumnBlock block = column_block(groups);
+  write("lanes", block.lanes, "slices", block.slices, "strips", block.strips);
+}
+
+// The tile of float32 with k = 3 and stride 1, and its ranges of so many units.
+void plan_slide_weight_grad(const SlideDevice& device) {
+  constexpr int kKernel = 3, kStride = 1, kBytes = 4, kHalo = kKernel - kStride, kBlocks = 2;
+  constexpr int kChannels = slide_weight_grad_channels(kKernel);
+  constexpr int kColumns = slide_weight_grad_columns(kStride);
+  constexpr int kThreads = slide_weight_grad_threads(kKernel);
+  int groups = 0, strips = 0;
+  int64_t most_blocks = 0, units = 0;
+  std::cin >> groups >> strips >> most_blocks >> units;
+  const SlideTile tile = choose_slide_tile(
+      device, groups, 16, strips, kThreads, kChannels * kBytes, kHalo, kColumns,
+      [](int of_block) { return slide_weight_grad_lane_bytes(kKernel, kStride, kBytes, of_block); },
+      most_blocks);
+  const int ranges = tile.lanes == 0 ? 0 : slide_ranges(device, tile, kThreads * kBlocks, units);
+  write("lanes", tile.lanes, "strips", tile.strips, "slices", tile.slices, "tiles", tile.tiles, "bytes",
+        tile.shared_bytes, "ranges", ranges);
+}
+
 template <int kKernel, int kStride>
 void plan(const std::string& kernel, const Geometry& geometry, bool transposed, const SlideDevice& device) {
   if (kernel == "slide_correlate_mma") {
@@ -64,8 +100,21 @@ int main() {
   SlideDevice device = {};
   Geometry sizes = {};
   sizes.multiplier = 1;
-  while (std::cin >> kernel >> transposed >> device.multiprocessors >> device.shared_of_block >>
-         device.shared_of_multiprocessor >> sizes.batch >> sizes.channels >> sizes.height >> sizes.width) {
+  while (std::cin >> kernel) {
+    if (kernel == "slide_columns") {
+      plan_columns();
+      continue;
+    }
+    if (kernel == "slide_columns_weight_grad") {
+      plan_columns_weight_grad();
+      continue;
+    }
+    std::cin >> device.multiprocessors >> device.shared_of_block >> device.shared_of_multiprocessor;
+    if (kernel == "slide_weight_grad") {
+      plan_slide_weight_grad(device);
+      continue;
+    }
+    std::cin >> transposed >> sizes.batch >> sizes.channels >> sizes.height >> sizes.width;
     const int64_t longest = longest_side(sizes);
     const bool is_strided = sizes.height.stride == 2;
     const auto of_stride = [&]<int kKernel>(std::integral_constant<int, kKernel>) {
