@@ -29,80 +29,90 @@ inline constexpr int kColumnBlocks = kCount == 4      ? 3
                                      : sizeof(T) == 4 ? 4
                                                       : 5;
 
-struct ColumnParameters {
+struct SlideColumnsParameters {
   ColumnUnits units;
   FastDivisor groups;  // of channels; threads count them fastest
   int threads;
   bool flipped;
 };
 
+// The thread of some channels of one unit of results.
 template <typename T, int kCount>
-__global__ void __launch_bounds__(kColumnThreads, kColumnBlocks<T, kCount>)
-    slide_columns(const T* __restrict__ source, Rounded<T> weight, Rounded<T> bias, T* __restrict__ result,
-                  const __grid_constant__ ColumnParameters parameters) {
+class SlideColumns {
   using Rows = ColumnRows<T, kCount, kColumnWindow>;
-  const ColumnUnits& units = parameters.units;
+  static constexpr int kAllTaps = kTaps * kTaps;
 
-  int group = static_cast<int>(blockIdx.x) * kColumnThreads + static_cast<int>(threadIdx.x);
-  if (group >= parameters.threads) return;
-  const ColumnUnit unit(units, split(group, parameters.groups));
-  if (unit.rows == 0) return;
-  const int channel = group * kCount;
+ public:
+  __device__ __forceinline__ SlideColumns(const T* source, const ColumnUnits& units, const ColumnUnit& unit,
+                                          int channel)
+      : units_(units),
+        unit_(unit),
+        channel_(channel),
+        rows_(source + channel, units, unit.image, units.height.source, units.width.source,
+              unit.result_y - units.height.padding, unit.result_x - units.width.padding,
+              unit.rows + kTaps - 1),
+        result_steps_(units, units.width.result) {}
 
-  Rows rows(source + channel, units, unit.image, units.height.source, units.width.source,
-            unit.result_y - units.height.padding, unit.result_x - units.width.padding, unit.rows + kTaps - 1);
-  typename Rows::Row loaded[kTaps];
+  __device__ __forceinline__ void run(const Rounded<T>& weight, const Rounded<T>& bias, T* result,
+                                      bool flipped) {
 #pragma unroll
-  for (int i = 0; i < kTaps; ++i) rows.load(loaded[i]);
+    for (int i = 0; i < kTaps; ++i) rows_.load(loaded_[i]);
+    load_taps(weight, bias, flipped);
+    find_results(result);
+    const int steps = unit_.rows + kTaps - 1;
+#pragma unroll 1
+    while (step_ < steps) {
+      with_phases<kTaps>([&] { return step_ < steps; }, [&](auto turn) { take_step<turn>(); });
+    }
+  }
 
-  float taps[kTaps][kTaps][kCount];
-  float start[kCount];
-  constexpr int kAll = kTaps * kTaps;
-  T all[kAll * kCount];  // [channel][tap]
-  (weight + static_cast<int64_t>(channel) * kAll).with_numbers([&](const auto* numbers) {
-    using Piece = Vector<std::remove_cvref_t<decltype(*numbers)>, kCount>;
-    if (reinterpret_cast<uintptr_t>(numbers) % sizeof(Piece) == 0) {
+ private:
+  __device__ __forceinline__ void load_taps(const Rounded<T>& weight, const Rounded<T>& bias, bool flipped) {
+    T all[kAllTaps * kCount];  // [channel][tap]
+    (weight + static_cast<int64_t>(channel_) * kAllTaps).with_numbers([&](const auto* numbers) {
+      using Piece = Vector<std::remove_cvref_t<decltype(*numbers)>, kCount>;
+      if (reinterpret_cast<uintptr_t>(numbers) % sizeof(Piece) == 0) {
 #pragma unroll
-      for (int i = 0; i < kAll; ++i) {
-        const Piece piece = reinterpret_cast<const Piece*>(numbers)[i];
+        for (int i = 0; i < kAllTaps; ++i) {
+          const Piece piece = reinterpret_cast<const Piece*>(numbers)[i];
 #pragma unroll
-        for (int k = 0; k < kCount; ++k) all[i * kCount + k] = static_cast<T>(piece[k]);
+          for (int k = 0; k < kCount; ++k) all[i * kCount + k] = static_cast<T>(piece[k]);
+        }
+      } else {
+#pragma unroll
+        for (int i = 0; i < kAllTaps * kCount; ++i) all[i] = read_rounded<T>(numbers + i);
       }
-    } else {
+    });
+    bias.widen(true, channel_, start_);
 #pragma unroll
-      for (int i = 0; i < kAll * kCount; ++i) all[i] = read_rounded<T>(numbers + i);
-    }
-  });
-  bias.widen(true, channel, start);
+    for (int k = 0; k < kCount; ++k) {
 #pragma unroll
-  for (int k = 0; k < kCount; ++k) {
-#pragma unroll
-    for (int i = 0; i < kAll; ++i) {
-      const T tap = parameters.flipped ? all[k * kAll + kAll - 1 - i] : all[k * kAll + i];
-      taps[i / kTaps][i % kTaps][k] = static_cast<float>(tap);
+      for (int i = 0; i < kAllTaps; ++i) {
+        const T tap = flipped ? all[k * kAllTaps + kAllTaps - 1 - i] : all[k * kAllTaps + i];
+        taps_[i / kTaps][i % kTaps][k] = static_cast<float>(tap);
+      }
     }
   }
 
-  const ColumnSteps<T> result_steps(units, units.width.result);
-  const int64_t result_row = static_cast<int64_t>(units.width.result) * units.channels;
-  T* to =
-      kept(result + ((static_cast<int64_t>(unit.image) * units.height.result + unit.result_y) * result_row +
-                     unit.result_x * units.channels + channel));
-  bool is_result[kColumnsOfThread];
+  __device__ __forceinline__ void find_results(T* result) {
+    const int64_t result_row = static_cast<int64_t>(units_.width.result) * units_.channels;
+    to_ = kept(result +
+               ((static_cast<int64_t>(unit_.image) * units_.height.result + unit_.result_y) * result_row +
+                unit_.result_x * units_.channels + channel_));
 #pragma unroll
-  for (int i = 0; i < kColumnsOfThread; ++i) {
-    is_result[i] = unit.result_x + i * units.width.dilation < units.width.result;
+    for (int i = 0; i < kColumnsOfThread; ++i) {
+      is_result_[i] = unit_.result_x + i * units_.width.dilation < units_.width.result;
+    }
   }
 
-  // Of the row of results that ends in this step and the two after it; which is which turns with the step.
-  float sums[kTaps][kColumnsOfThread][kCount] = {};
-  int step = 0;
-  const int steps = unit.rows + kTaps - 1;
-  const auto take_step = [&](auto turn) {
+  // Adds a source row to the three rows of results that it reaches, and stores the one that ends. kTurn, the
+  // step's number modulo three, tells which sums belong to which row.
+  template <int kTurn>
+  __device__ __forceinline__ void take_step() {
 #pragma unroll
     for (int j = 0; j < kColumnWindow; ++j) {
       float values[kCount];
-      widen<T>(loaded[turn].pieces[j].elements, values);
+      widen<T>(loaded_[kTurn].pieces[j].elements, values);
 #pragma unroll
       for (int column = 0; column < kColumnsOfThread; ++column) {
         const int tap = j - column;
@@ -111,25 +121,49 @@ __global__ void __launch_bounds__(kColumnThreads, kColumnBlocks<T, kCount>)
         for (int i = 0; i < kTaps; ++i) {
 #pragma unroll
           for (int k = 0; k < kCount; ++k) {
-            float& sum = sums[(turn + kTaps - 1 - i) % kTaps][column][k];
+            float& sum = sums_[(kTurn + kTaps - 1 - i) % kTaps][column][k];
             // The newest row begins with its first product.
-            sum = taps[i][tap][k] * values[k] + (i == 0 && tap == 0 ? start[k] : sum);
+            sum = taps_[i][tap][k] * values[k] + (i == 0 && tap == 0 ? start_[k] : sum);
           }
         }
       }
     }
-    rows.load(loaded[turn]);
-    if (step >= kTaps - 1) {
+    rows_.load(loaded_[kTurn]);
+    if (step_ >= kTaps - 1) {
 #pragma unroll
       for (int column = 0; column < kColumnsOfThread; ++column) {
-        if (is_result[column]) narrow<T>(result_steps.at(to, column), sums[turn][column]);
+        if (is_result_[column]) narrow<T>(result_steps_.at(to_, column), sums_[kTurn][column]);
       }
-      to = result_steps.next(to);
+      to_ = result_steps_.next(to_);
     }
-    ++step;
-  };
-#pragma unroll 1
-  while (step < steps) with_phases<kTaps>([&] { return step < steps; }, take_step);
+    ++step_;
+  }
+
+  const ColumnUnits& units_;
+  const ColumnUnit& unit_;
+  int channel_;  // the thread's first
+  Rows rows_;
+  ColumnSteps<T> result_steps_;
+  typename Rows::Row loaded_[kTaps];  // the next source rows
+  float taps_[kTaps][kTaps][kCount];
+  float start_[kCount];  // the bias
+  T* to_;                // where the next row of results goes
+  bool is_result_[kColumnsOfThread];
+  int step_ = 0;
+  // Of the row of results that ends in this step and the two after it; which is which turns with the step.
+  float sums_[kTaps][kColumnsOfThread][kCount] = {};
+};
+
+template <typename T, int kCount>
+__global__ void __launch_bounds__(kColumnThreads, kColumnBlocks<T, kCount>)
+    slide_columns(const T* __restrict__ source, Rounded<T> weight, Rounded<T> bias, T* __restrict__ result,
+                  const __grid_constant__ SlideColumnsParameters parameters) {
+  int group = static_cast<int>(blockIdx.x) * kColumnThreads + static_cast<int>(threadIdx.x);
+  if (group >= parameters.threads) return;
+  const ColumnUnit unit(parameters.units, split(group, parameters.groups));
+  if (unit.rows == 0) return;
+  SlideColumns<T, kCount>(source, parameters.units, unit, group * kCount)
+      .run(weight, bias, result, parameters.flipped);
 }
 
 }  // namespace
@@ -146,7 +180,8 @@ void launch_slide_columns(const Correlation<T>& pass) {
     const int threads = units.count * groups;
     slide_columns<T, count>
         <<<grid_of(ceil_divide(threads, kColumnThreads), pass.name()), kColumnThreads, 0, stream>>>(
-            source, weight, bias, result, ColumnParameters{units, FastDivisor(groups), threads, transposed});
+            source, weight, bias, result,
+            SlideColumnsParameters{units, FastDivisor(groups), threads, transposed});
     check_launch(pass.name());
   };
   with_column_channels<T>(geometry.channels, common_alignment(source, result), launch);

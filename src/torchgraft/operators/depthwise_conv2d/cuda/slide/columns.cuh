@@ -14,13 +14,11 @@
 #pragma once
 
 #include "../index.cuh"
-#include "../supports.h"
+#include "columns_plan.h"
 #include "stream.cuh"
 
 namespace torchgraft::depthwise::cuda {
 
-constexpr int kColumnThreads = 128;
-constexpr int kColumnTaps = 3;  // of a side
 constexpr int kColumnWindow = kColumnsOfThread + kColumnTaps - 1;
 
 struct ColumnAxis : PassAxis {
@@ -50,30 +48,9 @@ struct ColumnUnits {
         patches(static_cast<int>(column_patches(width.result, width.dilation))) {
     const int64_t units_per_range = geometry.batch * patches.divisor() * height.phases.divisor();
     const int phase_rows = ceil_divide(height.result, height.dilation);
-    rows = rows_of_range(units_per_range, phase_rows, at_once);
+    rows = column_rows_of_range(units_per_range, phase_rows, at_once);
     ranges = FastDivisor(ceil_divide(phase_rows, rows));
     count = static_cast<int>(units_per_range * ranges.divisor());
-  }
-
- private:
-  // As many rows as make least work of all: threads take units in turns, of which each takes as long as its
-  // rows, those that it reads beside them, and its beginning.
-  static int rows_of_range(int64_t units_per_range, int rows, int64_t at_once) {
-    constexpr int kMostTurns = 4;
-    constexpr int kRowsToBegin = 3;
-    int best = rows;
-    int64_t best_cost = 0;
-    const int64_t fewest = ceil_divide(units_per_range, at_once);
-    for (int64_t turns = fewest; turns < fewest + kMostTurns; ++turns) {
-      const int64_t ranges = std::min<int64_t>(rows, at_once * turns / units_per_range);
-      const int of_range = static_cast<int>(ceil_divide<int64_t>(rows, ranges));
-      const int64_t cost = turns * (of_range + kColumnTaps - 1 + kRowsToBegin);
-      if (best_cost == 0 || cost < best_cost) {
-        best = of_range;
-        best_cost = cost;
-      }
-    }
-    return best;
   }
 };
 

@@ -16,7 +16,7 @@
 namespace torchgraft::depthwise::cuda {
 
 template <int kKernel, int kStride, bool kTransposed>
-struct SlideShape {
+struct SlideCorrelateShape {
   static constexpr int kCount = slide_channels(kKernel);  // of a thread: their weights stay in registers
   static constexpr int kColumns = kStride == 2 && !kTransposed ? 2 : 4;
   static constexpr int kThreads = kKernel == 7 ? 128 : kKernel == 5 ? 192 : 256;  // of a block, at most
@@ -216,8 +216,9 @@ SlideTile slide_tile(int64_t channels, int result_columns, int padding, int piec
   using Columns = typename Shape::Columns;
   const int group_bytes = Shape::kCount * static_cast<int>(sizeof(T));
   return choose_slide_tile(
-      static_cast<int>(channels / Shape::kCount), piece_bytes, Columns::patches(result_columns, padding),
-      Shape::kThreads, group_bytes, Columns::kWindow - Columns::kStep, Columns::kStep, [&](int strips) {
+      slide_device(), static_cast<int>(channels / Shape::kCount), piece_bytes,
+      Columns::patches(result_columns, padding), Shape::kThreads, group_bytes,
+      Columns::kWindow - Columns::kStep, Columns::kStep, [&](int strips) {
         const int pixels = Rows::kStep * ((strips - 1) * Columns::kStep + Columns::kWindow);
         return (Rows::kKernel * Rows::kKernel + kSlideStages<T> * pixels) * int64_t{group_bytes} + 16;
       });
@@ -235,10 +236,8 @@ void launch_slide_shape(const Correlation<T>& pass) {
   const SlideTile tile = slide_tile<T, Shape>(geometry.channels, result_image.width, padding_x, piece);
   const int image_units = Rows::patches(result_image.height, padding_y);
   const int units = static_cast<int>(geometry.batch * image_units);
-  const int resident =
-      resident_blocks(tile.lanes * tile.strips, tile.shared_bytes, Shape::kThreads * Shape::kBlocks);
-  const int64_t blocks_of_range = int64_t{tile.slices} * tile.tiles;
-  const int ranges = static_cast<int>(std::clamp<int64_t>(resident / blocks_of_range, 1, units));
+  const int ranges = slide_ranges(slide_device(), tile, Shape::kThreads * Shape::kBlocks, units);
+  const int64_t blocks = int64_t{tile.slices} * tile.tiles * ranges;
   const SlideParameters parameters = {source_image,
                                       result_image,
                                       static_cast<int>(geometry.channels),
@@ -249,8 +248,8 @@ void launch_slide_shape(const Correlation<T>& pass) {
                                       FastDivisor(image_units),
                                       units};
   slide_correlate<T, Shape>
-      <<<grid_of(blocks_of_range * ranges, pass.name()), dim3(tile.lanes, tile.strips),
-         static_cast<size_t>(tile.shared_bytes), stream>>>(source, weight, bias, result, parameters, flipped);
+      <<<grid_of(blocks, pass.name()), dim3(tile.lanes, tile.strips), static_cast<size_t>(tile.shared_bytes),
+         stream>>>(source, weight, bias, result, parameters, flipped);
   check_launch(pass.name());
 }
 
@@ -259,9 +258,9 @@ void launch_slide_correlate(const Correlation<T>& pass) {
   with_small_kernel(pass.geometry, [&](auto kernel, auto stride) {
     // With stride one an input gradient is a forward pass with turned taps.
     if constexpr (stride > 1) {
-      if (pass.transposed) return launch_slide_shape<T, SlideShape<kernel, stride, true>>(pass);
+      if (pass.transposed) return launch_slide_shape<T, SlideCorrelateShape<kernel, stride, true>>(pass);
     }
-    launch_slide_shape<T, SlideShape<kernel, stride, false>>(pass);
+    launch_slide_shape<T, SlideCorrelateShape<kernel, stride, false>>(pass);
   });
 }
 

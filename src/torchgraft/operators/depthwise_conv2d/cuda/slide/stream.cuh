@@ -22,11 +22,9 @@
 #include <cstring>
 
 #include "../stencil.cuh"
-#include "../supports.h"
+#include "plan.h"
 
 namespace torchgraft::depthwise::cuda {
-
-constexpr double kSlideWarps = 12;  // that a multiprocessor should have
 
 // Buffers for steps; in half precision more, that as many bytes be under way.
 template <typename T>
@@ -274,50 +272,10 @@ class SlideCopies {
   const T* from_ = nullptr;
 };
 
-struct SlideTile {
-  int lanes, strips;  // of a block
-  int slices, tiles;
-  int64_t shared_bytes;
-};
-
-// The best of with_slide_cuts. No lanes: an image is too wide for any.
-template <typename Bytes>
-SlideTile choose_slide_tile(int groups, int piece_bytes, int strips, int most_threads, int group_bytes,
-                            int halo, int strip_columns, const Bytes& bytes,
-                            int64_t most_blocks = INT32_MAX) {
-  SlideTile best = {};
-  double best_cost = 0;
-  const auto take = [&](const SlideCut& cut) {
-    const int slices = ceil_divide(groups, cut.lanes);
-    const int lanes = round_up(ceil_divide(groups, slices), cut.granule);
-    const int all_tiles = ceil_divide(std::max(strips, cut.strips), cut.strips);
-    // Threads in all, lanes that lie idle included; columns read twice; and sectors of memory in part.
-    const int warps = ceil_divide(lanes * cut.strips, 32);
-    double cost = static_cast<double>(slices) * all_tiles * warps;
-    cost *= 1 + 0.5 * halo / (cut.strips * strip_columns);
-    const int bytes_of_pixel = lanes * group_bytes;
-    if (lanes < groups && bytes_of_pixel < 128) cost *= 1.0 + (128 - bytes_of_pixel) / 256.0;
-    // Blocks that may be too few for the device.
-    cost *= std::max(1.0, current_device().multiprocessors * kSlideWarps /
-                              (static_cast<double>(most_blocks) * slices * warps));
-    if (best.lanes == 0 || cost < best_cost) {
-      best = {lanes, cut.strips, slices, all_tiles, lanes * cut.lane_bytes};
-      best_cost = cost;
-    }
-  };
-  with_slide_cuts(groups, piece_bytes, strips, most_threads, group_bytes, bytes, most_blocks, take);
-  return best;
-}
-
-// As many blocks as are resident at once on the current device.
-inline int resident_blocks(int threads, int64_t shared_bytes, int most_threads_resident) {
+// The current device, as plans see it.
+inline SlideDevice slide_device() {
   const Device& device = current_device();
-  constexpr int kReservedBytes = 1024;
-  constexpr int kMostBlocks = 16;
-  const int64_t blocks =
-      std::min({int64_t{kMostBlocks}, int64_t{most_threads_resident / (ceil_divide(threads, 32) * 32)},
-                device.shared_of_multiprocessor / (shared_bytes + kReservedBytes)});
-  return device.multiprocessors * static_cast<int>(std::max<int64_t>(blocks, 1));
+  return {device.multiprocessors, device.shared_of_block, device.shared_of_multiprocessor};
 }
 
 }  // namespace torchgraft::depthwise::cuda

@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
 }
 
 template <typename T, typename Shape>
-void launch_shape(const WeightGrad<T>& pass) {
+void launch_slide_weight_grad_shape(const WeightGrad<T>& pass) {
   const auto& [output_grad, input, weight_grad, workspace, geometry, layout, stream] = pass;
   using Rows = typename Shape::Rows;
   using Columns = typename Shape::Columns;
@@ -177,23 +177,21 @@ void launch_shape(const WeightGrad<T>& pass) {
   const int group_bytes = Shape::kCount * static_cast<int>(sizeof(T));
   const int64_t chunks_of_slice = most_chunks(geometry, Layout::channels_last);
   const SlideTile tile = choose_slide_tile(
-      static_cast<int>(geometry.channels) / Shape::kCount, piece,
+      slide_device(), static_cast<int>(geometry.channels) / Shape::kCount, piece,
       ceil_divide(grad_image.width, Columns::kPatch), Shape::kThreads, group_bytes,
       Columns::kWindow - Columns::kStep, Columns::kStep,
       [](int strips) { return slide_weight_grad_lane_bytes(Rows::kKernel, Rows::kStep, sizeof(T), strips); },
       chunks_of_slice);
   TORCHGRAFT_CHECK(tile.lanes > 0, pass.kName, ": a row takes more blocks than there are chunks");
   const int units = static_cast<int>(geometry.batch * height.output);
-  const int resident =
-      resident_blocks(tile.lanes * tile.strips, tile.shared_bytes, Shape::kThreads * Shape::kBlocks);
-  const int64_t blocks_of_range = int64_t{tile.slices} * tile.tiles;
-  const int64_t most_ranges = std::min<int64_t>(units, chunks_of_slice / tile.tiles);
-  const int ranges = static_cast<int>(std::clamp<int64_t>(resident / blocks_of_range, 1, most_ranges));
+  const int ranges = slide_ranges(slide_device(), tile, Shape::kThreads * Shape::kBlocks,
+                                  std::min<int64_t>(units, chunks_of_slice / tile.tiles));
+  const int64_t blocks = int64_t{tile.slices} * tile.tiles * ranges;
   const SlideParameters parameters = {
       input_image, grad_image, static_cast<int>(geometry.channels), piece, tile.slices,
       tile.tiles,  ranges,     FastDivisor(grad_image.height),      units};
   const int chunks = ranges * tile.tiles;
-  slide_weight_grad<T, Shape><<<grid_of(blocks_of_range * ranges, pass.kName), dim3(tile.lanes, tile.strips),
+  slide_weight_grad<T, Shape><<<grid_of(blocks, pass.kName), dim3(tile.lanes, tile.strips),
                                 static_cast<size_t>(tile.shared_bytes), stream>>>(
       output_grad, input, weight_grad.partials(chunks, workspace), weight_grad.direct(chunks), parameters);
   check_launch(pass.kName);
@@ -203,7 +201,7 @@ void launch_shape(const WeightGrad<T>& pass) {
 template <typename T>
 void launch_slide_weight_grad(const WeightGrad<T>& pass) {
   with_small_kernel(pass.geometry, [&](auto kernel, auto stride) {
-    launch_shape<T, SlideWeightGradShape<kernel, stride>>(pass);
+    launch_slide_weight_grad_shape<T, SlideWeightGradShape<kernel, stride>>(pass);
   });
 }
 

@@ -1,385 +1,260 @@
 // Weight gradient of float16 and bfloat16 images on tensor cores: NHWC, k = 3, 5, 7, stride 1 and 2, an even
 // number of channels.
 //
+// A block owns a few groups of eight channels, some columns, and one or more streams: stretches of the rows
+// of all images, which are one sequence. A warp owns one group and some octets (eight neighbouring pixels) of
+// each row; a thread copies pieces of eight channels of one image. Rows come by cp.async, several ahead, each
+// once for a block; a warp reads a row of either image from shared memory once for each tap column. The sums
+// of all taps and the latest rows of the output gradient stay in registers. Measured on an H200 with the
+// second pass, in us: (128,32,112x112,k3) 69, (128,240,28x28,k5) 56, (128,96,56x56,k7) 119.
+//
 // The product of sixteen pixels of eight channels of the input, for two taps at once, with the same pixels of
 // the output gradient
 //   D[(tap, c)][d] = sum over pixels of input[pixel * stride + tap][c] * output_grad[pixel][d]
-// holds the sums of both taps on its diagonals c == d. The rest, seven eighths, is of no use and nearly free:
-// nothing need be converted or turned around before, for ldmatrix.trans reads both operands from pixels as
-// they lie in memory, shifted by any tap. A warp owns eight channels and some octets (eight neighbouring
-// pixels) of each row, and keeps D of all taps and the latest rows of the output gradient in registers: every
-// row of either image is read from shared memory once for each tap column. Taps go in pairs of neighbouring
-// columns; those of the last column, which has no neighbour, in pairs of neighbouring rows.
+// holds the sums of both taps on its diagonals c == d. The rest, seven eighths, is not used and nearly free:
+// nothing is converted or transposed before, for ldmatrix.trans reads both operands from pixels as they lie
+// in memory, shifted by any tap. Taps go in pairs of neighbouring columns; those of the last column, which
+// has no neighbour, in pairs of neighbouring rows.
 //
-// A block owns a few groups of channels, some columns, and one or more streams: stretches of the rows of all
-// images, which are one sequence. Between an image and the next there are only so many rows of zeros that no
-// tap joins the two, so that sums go on from one to the next and nothing but copies knows of images. Octets
-// of a row, and of all streams, are dealt to warps: narrow images fill them by several streams. Rows come by
-// cp.async, several ahead; columns outside the image are zeroed once, rows outside take zeros as copies. In
-// the end the warps of a group are added up, as one chunk of partial sums for the second pass or, if there is
-// but one chunk, the gradient itself.
+// Between an image and the next there are only so many rows of zeros that no tap joins the two, so that sums
+// go on from one to the next and only copies know of images. The octets of a row, and of all streams, are
+// dealt to warps: narrow images fill them by several streams. Columns outside the image are zeroed once; rows
+// outside are copied as zeros. In the end the warps of a group are added up, as one chunk of partial sums for
+// the second pass or, if there is but one chunk, the gradient itself.
 //
 // For sixteen pixels of eight channels a multiprocessor of an H200 has 29 clocks until memory brings the
 // next. k = 3, 5, 7 take 5, 13, 25 products, 8, 21, 40 clocks at the rate of mma.sync, and 10, 14, 20 clocks
 // of shared memory, copies included; a warp issues 65, 115, 150 instructions, a quarter of these clocks.
 // Predicted, with the second pass: (128,32,112x112,k3) 64 us, (128,144,56x56,k3) 70, (128,240,28x28,k5) 38,
 // (128,96,56x56,k7) 80. Measured on an H200: 69, 83, 56, 119; (128,96,112x112,k3,s2) 114. Copies alone take
-// 67, 79, 43 and 71 of it, products alone 41, 45, 42 and 91: products reach half of their rate, for warps are
-// few and each waits for its own; where the two balance they add up in part.
+// 67, 79, 43 and 71 of it, products alone 41, 45, 42 and 91: products reach half of their rate, because warps
+// are few and each waits for its own; where the two balance they add up in part.
 //
 // A NaN or an infinity in a channel may make any gradient of that channel NaN, but none of another channel.
 
-#include <torchgraft/ptx.cuh>
-
-#include "../diagonals/diagonals.cuh"
-#include "../index.cuh"
-#include "../kernels.h"
-#include "../supports.h"
-#include "stream.cuh"
+#include "weight_grad_mma_block.cuh"
 
 namespace torchgraft::depthwise::cuda {
 namespace {
 
-constexpr int kGroup = 8;  // channels, of one piece of sixteen bytes
-constexpr int kPieceBytes = 16;
-constexpr int kMostGroups = 8;  // of a block
-constexpr int kMostStreams = 8;
+// The warps of a block slide down both images.
+template <typename T, typename Shape, bool kWhole>
+class SlideWeightGradMma {
+  using Copies = SlideWeightGradMmaCopies<uint16_t, kWhole>;
+  static constexpr int kKernel = Shape::kKernel;
+  static constexpr int kStride = Shape::kStride;
+  static constexpr int kPairs = Shape::kPairs;
+  static constexpr int kOctetsOfWarp = Shape::kOctetsOfWarp;
+  static constexpr int kHeld = Shape::kWarm + 1;  // rows of the output gradient that one of the input meets
+  static constexpr int kStages = Shape::kStages;
+  static constexpr int kRows = Shape::kRows;
+  static constexpr int kTaps = Shape::kTaps;
 
-template <int kKernelSize, int kStrideSize>
-struct DiagonalShape {
-  static constexpr int kKernel = kKernelSize;
-  static constexpr int kStride = kStrideSize;
-  // What may be tuned. Threads of a multiprocessor, and so of a block at most: 80, 128, 168 registers each.
-  static constexpr int kThreads = kKernel == 3 ? 768 : kKernel == 5 ? 512 : 384;
-  // Octets that a warp owns, by pairs: as many as registers hold, for each of them takes a loop's overhead.
-  static constexpr int kPairs = kKernel == 3 || (kKernel == 5 && kStride == 1) ? 2 : 1;
-  static constexpr int kRows =
-      kKernel == 5 && kStride == 1 ? 1 : 2;  // of the output gradient between two barriers
-  static constexpr int kStages = kRows == 1 ? 6 : kKernel == 3 ? 3 : 4;  // of so many rows, in shared memory
-
-  static constexpr int kWarm = (kKernel - 1) / kStride;
-  static constexpr int kColumnPairs = kKernel / 2;
-  static constexpr int kRowPairs = (kKernel + 1) / 2;
-  static constexpr int kTaps = kKernel * kKernel;
-  static constexpr int kOctetsOfWarp = 2 * kPairs;
-  static constexpr int kProducts = kKernel * kColumnPairs + kRowPairs;
-};
-
-// One image in the sequence of the rows of all: rows `first` to `first + height` of each `period` are an
-// image's, the others zeros.
-struct DiagonalImage {
-  int height, width, period, first;
-  int64_t row_elements;
-  int stream_threads;      // that copy a stream
-  int column_step;         // between the columns that a thread copies
-  int from_step, to_step;  // the same in elements, and in bytes of shared memory
-  int copy_bytes;          // of one copy: a piece, or a half or a quarter of one
-};
-
-struct DiagonalParameters {
-  DiagonalImage input, grad;
-  int batch, channels, padding;  // padding: columns before the image
-  FastDivisor slabs, tiles;      // of the channels, of the columns; blockIdx.x counts slabs fastest
-  FastDivisor groups;            // of a block
-  int streams;                   // of a block
-  int input_threads;             // that copy the input; the others, the output gradient
-  FastDivisor octets;            // of a stream
-  int slots;                     // octets of a block, rounded up to what its warps own
-  int stream_pixels;             // of an input row of a stream in shared memory
-  int group_pixels;              // of all that belongs to a row of the output gradient, from group to group
-  int rows;                      // of the sequence of the output gradient that a stream owns
-  int steps;
-};
-
-// Shared memory holds, for each row of the output gradient, and each group of channels,
-//   [row of input][stream][phase of the stride][column], then the output gradient's [stream][column],
-// pieces of sixteen bytes. Columns of one phase are neighbours, so that ldmatrix finds any eight pixels in
-// different banks.
-template <typename Shape>
-struct DiagonalLayout {
-  static __host__ __device__ constexpr int phase_pixels(int octets) {
-    return kOctet * octets + (Shape::kKernel - 1) / Shape::kStride;
-  }
-  static __host__ __device__ constexpr int stream_pixels(int octets) {
-    return Shape::kStride * phase_pixels(octets);
-  }
-};
-
-// A thread's part in copying the rows of one image: a piece of one group in some columns of one stream.
-// kWhole: pieces are copied at once. Else the last group may have fewer than eight channels, and the rest of
-// its pieces is zeros.
-template <typename Element, bool kWhole>
-class DiagonalCopies {
  public:
-  // Of `columns` columns, the first of which is column `first_column` of the image, these are `column` and
-  // every one that is image.column_step further. Pieces go to shared memory from byte `target` on, phase by
-  // phase of the stride, `phase_pixels` each. Rows of the sequence are `position` to `end`; behind are zeros.
-  __device__ DiagonalCopies(const DiagonalImage& image, const Element* memory, int channels, int channel,
-                            int column, int columns, int first_column, int target, int phases,
-                            int phase_pixels, int position, int end) {
-    const int left = max(0, -first_column);
-    const int right = min(columns, image.width - first_column);
-    const int before = left > column ? ceil_divide(left - column, image.column_step) : 0;
-    if (column >= image.column_step || channel >= channels) return;
-    bytes_ = min(kPieceBytes, (channels - channel) * static_cast<int>(sizeof(Element)));
-    column += before * image.column_step;
-    turns_ = right > column ? ceil_divide(right - column, image.column_step) : 0;
-    to_ = target + (column % phases * phase_pixels + column / phases) * kPieceBytes;
-    const auto rows_before = [&](int row) {
-      const int images = row / image.period;
-      return images * image.height + min(max(row - images * image.period - image.first, 0), image.height);
-    };
-    const int row = rows_before(position);
-    rows_left_ = rows_before(end) - row;
-    from_ =
-        memory + row * image.row_elements + static_cast<int64_t>(first_column + column) * channels + channel;
-    position_ = position % image.period - image.first;
+  __device__ __forceinline__ SlideWeightGradMma(const uint16_t* output_grad, const uint16_t* input,
+                                                const SlideWeightGradMmaParameters& parameters)
+      : parameters_(parameters), block_(parameters) {
+    input_row_bytes_ = parameters.streams * parameters.stream_pixels * kSlidePieceBytes;
+    group_bytes_ = parameters.group_pixels * kSlidePieceBytes;
+    line_bytes_ = block_.groups * group_bytes_;
+    shared_sums_ = shared_memory<float>();
+    shared_ = shared_address(shared_sums_);
+    // Else every step would compute these again.
+    ptx::keep(shared_);
+    ptx::keep(line_bytes_);
+    if constexpr (kStride > 1) ptx::keep(input_row_bytes_);
+    grads_begin_ = kStride * input_row_bytes_;
+    stage_bytes_ = kRows * line_bytes_;
+    stage_ = copied_stage_ = shared_;
+    clear_octets(shared_, kStages * stage_bytes_);
+    __syncthreads();
+    copies_input_ = thread_ < parameters.input_threads ? 1 : 0;
+    ptx::keep(copies_input_);
+    copies_ = copies_input_ != 0 ? copies_of_input(input) : copies_of_grad(output_grad);
+    steps_to_copy_ = parameters.steps;
+    for (int stage = 0; stage < kStages - 1; ++stage) copy_step();
+    find_octets();
   }
 
-  __device__ __forceinline__ void copy_row(const DiagonalImage& image, uint32_t line) {
-    const bool exists = is_inside(position_, image.height) && rows_left_ > 0;
-    const int bytes = !exists ? 0 : kWhole ? kPieceBytes : bytes_;
-    uint32_t to = line + to_;
-    const Element* from = from_;
+  __device__ __forceinline__ void run(float* partial, T* weight_grad) {
 #pragma unroll 1
-    for (int turn = turns_; turn > 0; --turn) {
-      // Through the first-level cache, where pieces of a sector, or of a line, whose groups lie apart in
-      // shared memory meet: past it, each is a request of its own to the second level, which has not the
-      // time.
-      if constexpr (kWhole) {
-        ptx::cp_async_ca<kPieceBytes>(to, from, bytes);
-      } else if (image.copy_bytes == kPieceBytes / 2) {
-        copy_parts<kPieceBytes / 2>(to, from, bytes);
-      } else {
-        copy_parts<kPieceBytes / 4>(to, from, bytes);
+    for (int step = 0; step < parameters_.steps; ++step) {
+      ptx::cp_async_wait_group<kStages - 2>();
+      __syncthreads();
+      copy_step();
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) {
+        const uint32_t line = stage_ + row * line_bytes_;
+        load_grads(line);
+        multiply_column_pairs(line);
+        multiply_last_column(line);
       }
-      from += image.from_step;
-      to += image.to_step;
+      stage_ += stage_bytes_;
+      if (stage_ == shared_ + kStages * stage_bytes_) stage_ = shared_;
     }
-    if (exists) {
-      from_ += image.row_elements;
-      --rows_left_;
-    }
-    if (++position_ == image.period - image.first) position_ = -image.first;
+    ptx::cp_async_wait_all();
+    __syncthreads();
+    share_sums();
+    __syncthreads();
+    add_up_warps(partial, weight_grad);
   }
 
  private:
-  // A piece in parts, of which the first `bytes` are there.
-  template <int kPartBytes>
-  __device__ __forceinline__ static void copy_parts(uint32_t to, const Element* from, int bytes) {
-#pragma unroll
-    for (int part = 0; part < kPieceBytes; part += kPartBytes) {
-      ptx::cp_async_ca<kPartBytes>(to + part, from + part / static_cast<int>(sizeof(Element)),
-                                   part < bytes ? kPartBytes : 0);
-    }
+  // Threads are dealt to the images, then to streams, to the groups of a pixel, and to columns.
+  __device__ __forceinline__ Copies copies_of(const SlideWeightGradMmaImage& image, const uint16_t* memory,
+                                              int image_thread, int columns, int stream_pixels,
+                                              int first_column, int target, int stride, int phase_pixels,
+                                              bool past_end) const {
+    const int stream = min(image_thread / image.stream_threads, parameters_.streams - 1);
+    const int stream_thread = image_thread - stream * image.stream_threads;
+    const int column = parameters_.groups.divide(stream_thread);
+    const int group = stream_thread - column * block_.groups;
+    const int all_rows = parameters_.batch * parameters_.grad.period;
+    const int begin = static_cast<int>(
+        min(static_cast<int64_t>(block_.range * parameters_.streams + stream) * parameters_.rows,
+            int64_t{all_rows}));
+    const int end = past_end ? all_rows : min(all_rows - begin, parameters_.rows) + begin;
+    return Copies(image, memory, parameters_.channels, (block_.first_group + group) * kSlideGroup, column,
+                  columns, first_column,
+                  target + group * group_bytes_ + stream * stream_pixels * kSlidePieceBytes, stride,
+                  phase_pixels, begin * stride, end * stride);
+  }
+  __device__ __forceinline__ Copies copies_of_input(const uint16_t* input) const {
+    return copies_of(parameters_.input, input, thread_, (kOctet * block_.octets - 1) * kStride + kKernel,
+                     parameters_.stream_pixels, block_.first_octet * kOctet * kStride - parameters_.padding,
+                     0, kStride, Shape::phase_pixels(block_.octets), true);
+  }
+  __device__ __forceinline__ Copies copies_of_grad(const uint16_t* output_grad) const {
+    const int columns = kOctet * block_.octets;
+    return copies_of(parameters_.grad, output_grad, thread_ - parameters_.input_threads, columns, columns,
+                     block_.first_octet * kOctet, grads_begin_, 1, 0, false);
   }
 
-  int turns_ = 0, to_ = 0, bytes_ = 0;
-  const Element* from_ = nullptr;
-  int position_ = 0, rows_left_ = 0;
-};
-
-// D of a warp: [tap row][pair of columns], and of the last column pairs of rows. These are 2j - 1 and 2j for
-// a stride of one, where each two neighbouring rows of input make a pair, else 2j and 2j + 1; one is no tap.
-template <typename Shape>
-struct DiagonalSlideSums {
-  float columns[Shape::kKernel][Shape::kColumnPairs][4];
-  float rows[Shape::kRowPairs][4];
-};
-
-template <typename T, typename Shape, bool kWhole>
-__global__ void __launch_bounds__(Shape::kThreads, 1)
-    slide_weight_grad_mma(const uint16_t* __restrict__ output_grad, const uint16_t* __restrict__ input,
-                          float* __restrict__ partial, T* __restrict__ weight_grad,
-                          const __grid_constant__ DiagonalParameters parameters) {
-// mma.sync m16n8k16: not chosen where this is compiled for less.
-#if __CUDA_ARCH__ >= 800
-  using Layout = DiagonalLayout<Shape>;
-  constexpr int kKernel = Shape::kKernel;
-  constexpr int kStride = Shape::kStride;
-  constexpr int kPairs = Shape::kPairs;
-  constexpr int kHeld = Shape::kWarm + 1;  // rows of the output gradient that one of the input meets
-  constexpr int kStages = Shape::kStages;
-  constexpr int kRows = Shape::kRows;
-  constexpr int kTaps = Shape::kTaps;
-
-  int rest = parameters.slabs.divide(static_cast<int>(blockIdx.x));
-  const int groups = parameters.groups.divisor();
-  const int first_group = (static_cast<int>(blockIdx.x) - rest * parameters.slabs.divisor()) * groups;
-  const int chunk = rest;
-  const int range = parameters.tiles.divide(rest);
-  const int octets = parameters.octets.divisor();
-  const int first_octet = (rest - range * parameters.tiles.divisor()) * octets;
-
-  const int thread = static_cast<int>(threadIdx.x);
-  const int threads = static_cast<int>(blockDim.x);
-  const int input_row_bytes = parameters.streams * parameters.stream_pixels * kPieceBytes;
-  const int grads_begin = kStride * input_row_bytes;
-  const int group_bytes = parameters.group_pixels * kPieceBytes;
-  const int line_bytes = groups * group_bytes;
-  const int stage_bytes = kRows * line_bytes;
-  float* shared_sums = shared_memory<float>();
-  const uint32_t shared = shared_address(shared_sums);
-  clear_octets(shared, kStages * stage_bytes);
-  __syncthreads();
-
-  // Threads are dealt to the images, then to streams, to the groups of a pixel, and to columns.
-  const bool copies_input = thread < parameters.input_threads;
-  const auto make_copies = [&](const DiagonalImage& image, const uint16_t* memory, int image_thread,
-                               int columns, int stream_pixels, int first_column, int target, int stride,
-                               int phase_pixels, bool past_end) {
-    const int stream = min(image_thread / image.stream_threads, parameters.streams - 1);
-    const int stream_thread = image_thread - stream * image.stream_threads;
-    const int column = parameters.groups.divide(stream_thread);
-    const int group = stream_thread - column * groups;
-    const int all_rows = parameters.batch * parameters.grad.period;
-    const int begin = static_cast<int>(
-        min(static_cast<int64_t>(range * parameters.streams + stream) * parameters.rows, int64_t{all_rows}));
-    const int end = past_end ? all_rows : min(all_rows - begin, parameters.rows) + begin;
-    return DiagonalCopies<uint16_t, kWhole>(
-        image, memory, parameters.channels, (first_group + group) * kGroup, column, columns, first_column,
-        target + group * group_bytes + stream * stream_pixels * kPieceBytes, stride, phase_pixels,
-        begin * stride, end * stride);
-  };
-  const int columns = kOctet * octets;
-  DiagonalCopies<uint16_t, kWhole> copies =
-      copies_input
-          ? make_copies(parameters.input, input, thread, (columns - 1) * kStride + kKernel,
-                        parameters.stream_pixels, first_octet * kOctet * kStride - parameters.padding, 0,
-                        kStride, Layout::phase_pixels(octets), true)
-          : make_copies(parameters.grad, output_grad, thread - parameters.input_threads, columns, columns,
-                        first_octet * kOctet, grads_begin, 1, 0, false);
-  int steps_to_copy = parameters.steps;
-  uint32_t copied_stage = shared;
-  const auto copy_step = [&] {
-    if (steps_to_copy > 0) {
-      --steps_to_copy;
+  // Begins to copy the rows of the next step, if there is one.
+  __device__ __forceinline__ void copy_step() {
+    if (steps_to_copy_ > 0) {
+      --steps_to_copy_;
 #pragma unroll
       for (int row = 0; row < kRows; ++row) {
-        const uint32_t line = copied_stage + row * line_bytes;
-        if (copies_input) {
+        const uint32_t line = copied_stage_ + row * line_bytes_;
+        if (copies_input_ != 0) {
 #pragma unroll
-          for (int i = 0; i < kStride; ++i) copies.copy_row(parameters.input, line + i * input_row_bytes);
+          for (int i = 0; i < kStride; ++i) copies_.copy_row(parameters_.input, line + i * input_row_bytes_);
         } else {
-          copies.copy_row(parameters.grad, line);
+          copies_.copy_row(parameters_.grad, line);
         }
       }
-      copied_stage += stage_bytes;
-      if (copied_stage == shared + kStages * stage_bytes) copied_stage = shared;
+      copied_stage_ += stage_bytes_;
+      if (copied_stage_ == shared_ + kStages * stage_bytes_) copied_stage_ = shared_;
     }
     ptx::cp_async_commit_group();
-  };
-  for (int stage = 0; stage < kStages - 1; ++stage) copy_step();
+  }
 
   // Where this lane reads, without line: matrices of eight pixels.
-  const int lane = thread % 32;
-  const int warp = thread / 32;
-  const int warp_slot = parameters.groups.divide(warp);
-  const int warp_group = warp - warp_slot * groups;
-  const int matrix = lane / 8;
-  const int first_slot = warp_slot * Shape::kOctetsOfWarp;
-  // Row 0 of the input under an octet; one that does not exist meets zeros.
-  const auto input_octet = [&](int slot) {
-    const int place = slot < parameters.streams * octets ? slot : 0;
-    const int of_stream = parameters.octets.divide(place);
-    return warp_group * parameters.group_pixels + of_stream * parameters.stream_pixels +
-           (place - of_stream * octets) * kOctet + lane % 8;
-  };
-  const int next_column = kStride == 1 ? 1 : Layout::phase_pixels(octets);
-  constexpr int kColumnPairStep = 2 / kStride;
-  constexpr int kLastColumn = (kKernel - 1) / kStride;
-  int column_offsets[kPairs];
-  int last_offsets[kStride == 1 ? 1 : kPairs];
+  __device__ __forceinline__ void find_octets() {
+    const int warp_slot = parameters_.groups.divide(warp_);
+    const int warp_group = warp_ - warp_slot * block_.groups;
+    const int matrix = lane_ / 8;
+    const int first_slot = warp_slot * kOctetsOfWarp;
+    const int next_column = kStride == 1 ? 1 : Shape::phase_pixels(block_.octets);
+    constexpr int kLastColumn = (kKernel - 1) / kStride;
 #pragma unroll
-  for (int pair = 0; pair < kPairs; ++pair) {
-    const int pixel = input_octet(first_slot + 2 * pair + matrix / 2);
-    column_offsets[pair] = (pixel + matrix % 2 * next_column) * kPieceBytes;
-    if (kStride > 1) last_offsets[pair] = (pixel + kLastColumn) * kPieceBytes + matrix % 2 * input_row_bytes;
-  }
-  const int matrix_slot = first_slot + matrix % Shape::kOctetsOfWarp;
-  if (kStride == 1) last_offsets[0] = (input_octet(matrix_slot) + kLastColumn) * kPieceBytes;
-  const int grad_offset =
-      grads_begin + (warp_group * parameters.group_pixels + matrix_slot * kOctet + lane % 8) * kPieceBytes;
-
-  DiagonalSlideSums<Shape> sums = {};
-  uint32_t held[kHeld][Shape::kOctetsOfWarp] = {};  // octets of the output gradient, the newest row first
-  uint32_t before[Shape::kOctetsOfWarp] = {};       // the last column of the row of input before
-  uint32_t stage = shared;
-#pragma unroll 1
-  for (int step_index = 0; step_index < parameters.steps; ++step_index) {
-    ptx::cp_async_wait_group<kStages - 2>();
-    __syncthreads();
-    copy_step();
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      const uint32_t line = stage + row * line_bytes;
-#pragma unroll
-      for (int ahead = kHeld - 1; ahead > 0; --ahead) {
-#pragma unroll
-        for (int i = 0; i < Shape::kOctetsOfWarp; ++i) held[ahead][i] = held[ahead - 1][i];
+    for (int pair = 0; pair < kPairs; ++pair) {
+      const int pixel = input_octet(warp_group, first_slot + 2 * pair + matrix / 2);
+      column_offsets_[pair] = (pixel + matrix % 2 * next_column) * kSlidePieceBytes;
+      if (kStride > 1) {
+        last_offsets_[pair] = (pixel + kLastColumn) * kSlidePieceBytes + matrix % 2 * input_row_bytes_;
       }
-      load_slices<Shape::kOctetsOfWarp>(line + grad_offset, held[0]);
+    }
+    const int matrix_slot = first_slot + matrix % kOctetsOfWarp;
+    if (kStride == 1)
+      last_offsets_[0] = (input_octet(warp_group, matrix_slot) + kLastColumn) * kSlidePieceBytes;
+    grad_offset_ = grads_begin_ + (warp_group * parameters_.group_pixels + matrix_slot * kOctet + lane_ % 8) *
+                                      kSlidePieceBytes;
+  }
+
+  // This lane's pixel of row 0 of the input under an octet; one that does not exist meets zeros.
+  __device__ __forceinline__ int input_octet(int warp_group, int slot) const {
+    const int place = slot < parameters_.streams * block_.octets ? slot : 0;
+    const int of_stream = parameters_.octets.divide(place);
+    return warp_group * parameters_.group_pixels + of_stream * parameters_.stream_pixels +
+           (place - of_stream * block_.octets) * kOctet + lane_ % 8;
+  }
+
+  // Loads a row of the output gradient; the one that is kept longest makes room.
+  __device__ __forceinline__ void load_grads(uint32_t line) {
+#pragma unroll
+    for (int ahead = kHeld - 1; ahead > 0; --ahead) {
+#pragma unroll
+      for (int i = 0; i < kOctetsOfWarp; ++i) held_[ahead][i] = held_[ahead - 1][i];
+    }
+    load_slices<kOctetsOfWarp>(line + grad_offset_, held_[0]);
+  }
+
+  // Adds the products of all tap columns but the last, which go in pairs.
+  __device__ __forceinline__ void multiply_column_pairs(uint32_t line) {
+    constexpr int kColumnPairStep = 2 / kStride;
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) {
+#pragma unroll
+      for (int i = 0; i < kStride; ++i) {
+#pragma unroll
+        for (int taps = 0; taps < Shape::kColumnPairs; ++taps) {
+          uint32_t pixels[4];
+          load_slices<4>(
+              line + column_offsets_[pair] + i * input_row_bytes_ + taps * kColumnPairStep * kSlidePieceBytes,
+              pixels);
+#pragma unroll
+          for (int ahead = 0; ahead < kHeld; ++ahead) {
+            const int tap_row = i + kStride * ahead;
+            if (tap_row >= kKernel) continue;
+            multiply_add<T>(sums_.columns[tap_row][taps], pixels[0], pixels[1], pixels[2], pixels[3],
+                            held_[ahead][2 * pair], held_[ahead][2 * pair + 1]);
+          }
+        }
+      }
+    }
+  }
+
+  // Adds the products of the last tap column, whose rows go in pairs.
+  __device__ __forceinline__ void multiply_last_column(uint32_t line) {
+    if constexpr (kStride == 1) {
+      uint32_t last[kOctetsOfWarp];
+      load_slices<kOctetsOfWarp>(line + last_offsets_[0], last);
 #pragma unroll
       for (int pair = 0; pair < kPairs; ++pair) {
 #pragma unroll
-        for (int i = 0; i < kStride; ++i) {
-#pragma unroll
-          for (int taps = 0; taps < Shape::kColumnPairs; ++taps) {
-            uint32_t pixels[4];
-            load_slices<4>(
-                line + column_offsets[pair] + i * input_row_bytes + taps * kColumnPairStep * kPieceBytes,
-                pixels);
-#pragma unroll
-            for (int ahead = 0; ahead < kHeld; ++ahead) {
-              const int tap_row = i + kStride * ahead;
-              if (tap_row >= kKernel) continue;
-              multiply_add<T>(sums.columns[tap_row][taps], pixels[0], pixels[1], pixels[2], pixels[3],
-                              held[ahead][2 * pair], held[ahead][2 * pair + 1]);
-            }
-          }
+        for (int ahead = 0; ahead < kHeld; ahead += 2) {
+          multiply_add<T>(sums_.rows[ahead / 2], before_[2 * pair], last[2 * pair], before_[2 * pair + 1],
+                          last[2 * pair + 1], held_[ahead][2 * pair], held_[ahead][2 * pair + 1]);
         }
       }
-      if constexpr (kStride == 1) {
-        uint32_t last[Shape::kOctetsOfWarp];
-        load_slices<Shape::kOctetsOfWarp>(line + last_offsets[0], last);
 #pragma unroll
-        for (int pair = 0; pair < kPairs; ++pair) {
+      for (int i = 0; i < kOctetsOfWarp; ++i) before_[i] = last[i];
+    } else {
 #pragma unroll
-          for (int ahead = 0; ahead < kHeld; ahead += 2) {
-            multiply_add<T>(sums.rows[ahead / 2], before[2 * pair], last[2 * pair], before[2 * pair + 1],
-                            last[2 * pair + 1], held[ahead][2 * pair], held[ahead][2 * pair + 1]);
-          }
-        }
+      for (int pair = 0; pair < kPairs; ++pair) {
+        uint32_t last[4];
+        load_slices<4>(line + last_offsets_[pair], last);
 #pragma unroll
-        for (int i = 0; i < Shape::kOctetsOfWarp; ++i) before[i] = last[i];
-      } else {
-#pragma unroll
-        for (int pair = 0; pair < kPairs; ++pair) {
-          uint32_t last[4];
-          load_slices<4>(line + last_offsets[pair], last);
-#pragma unroll
-          for (int ahead = 0; ahead < kHeld; ++ahead) {
-            multiply_add<T>(sums.rows[ahead], last[0], last[1], last[2], last[3], held[ahead][2 * pair],
-                            held[ahead][2 * pair + 1]);
-          }
+        for (int ahead = 0; ahead < kHeld; ++ahead) {
+          multiply_add<T>(sums_.rows[ahead], last[0], last[1], last[2], last[3], held_[ahead][2 * pair],
+                          held_[ahead][2 * pair + 1]);
         }
       }
     }
-    stage += stage_bytes;
-    if (stage == shared + kStages * stage_bytes) stage = shared;
   }
 
-  // [warp][tap][channel]: of a product's rows and columns, lane l has row l / 4 and column l % 4 * 2 and the
-  // next, and the same of the second tap.
-  ptx::cp_async_wait_all();
-  __syncthreads();
-  if (lane % 4 == lane / 8) {
-    const bool odd = lane / 4 % 2 != 0;
-    float* warp_sums = shared_sums + warp * (kTaps * kGroup) + lane / 4;
+  // Writes the diagonals of the warp's sums to shared memory as [warp][tap][channel]. Lane l has row l / 4 of
+  // a product and its columns l % 4 * 2 and the next, and the same of the second tap.
+  __device__ __forceinline__ void share_sums() const {
+    if (lane_ % 4 != lane_ / 8) return;
+    const bool odd = lane_ / 4 % 2 != 0;
+    float* warp_sums = shared_sums_ + warp_ * (kTaps * kSlideGroup) + lane_ / 4;
     const auto store = [&](const float (&product)[4], int tap_row, int tap_column, int second_row,
                            int second_column) {
       const auto store_tap = [&](int row, int column_of_tap, float sum) {
-        if (row >= 0 && row < kKernel) warp_sums[(row * kKernel + column_of_tap) * kGroup] = sum;
+        if (row >= 0 && row < kKernel) warp_sums[(row * kKernel + column_of_tap) * kSlideGroup] = sum;
       };
       store_tap(tap_row, tap_column, odd ? product[1] : product[0]);
       store_tap(second_row, second_column, odd ? product[3] : product[2]);
@@ -388,156 +263,88 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     for (int tap_row = 0; tap_row < kKernel; ++tap_row) {
 #pragma unroll
       for (int taps = 0; taps < Shape::kColumnPairs; ++taps) {
-        store(sums.columns[tap_row][taps], tap_row, 2 * taps, tap_row, 2 * taps + 1);
+        store(sums_.columns[tap_row][taps], tap_row, 2 * taps, tap_row, 2 * taps + 1);
       }
     }
 #pragma unroll
     for (int taps = 0; taps < Shape::kRowPairs; ++taps) {
       const int tap_row = kStride == 1 ? 2 * taps - 1 : 2 * taps;
-      store(sums.rows[taps], tap_row, kKernel - 1, tap_row + 1, kKernel - 1);
+      store(sums_.rows[taps], tap_row, kKernel - 1, tap_row + 1, kKernel - 1);
     }
   }
-  __syncthreads();
-  const int channels = min(groups * kGroup, parameters.channels - first_group * kGroup);
-  const int warps_of_group = parameters.slots / Shape::kOctetsOfWarp;
-  for (int i = thread; i < channels * kTaps; i += threads) {
-    const int block_channel = i / kTaps;
-    const int tap = i - block_channel * kTaps;
-    const float sum =
-        sum_in_order(shared_sums + (block_channel / kGroup * kTaps + tap) * kGroup + block_channel % kGroup,
-                     warps_of_group, groups * kTaps * kGroup);
-    const int64_t index = static_cast<int64_t>(first_group) * kGroup * kTaps + i;
-    if (weight_grad != nullptr) {
-      weight_grad[index] = static_cast<T>(sum);
-    } else {
-      partial[static_cast<int64_t>(chunk) * parameters.channels * kTaps + index] = sum;
+
+  // Adds up the sums of the warps of each group, in order: a chunk of partial sums, or the gradient itself.
+  __device__ __forceinline__ void add_up_warps(float* partial, T* weight_grad) const {
+    const int channels =
+        min(block_.groups * kSlideGroup, parameters_.channels - block_.first_group * kSlideGroup);
+    const int warps_of_group = parameters_.slots / kOctetsOfWarp;
+    for (int i = thread_; i < channels * kTaps; i += static_cast<int>(blockDim.x)) {
+      const int block_channel = i / kTaps;
+      const int tap = i - block_channel * kTaps;
+      const float sum =
+          sum_in_order(shared_sums_ + (block_channel / kSlideGroup * kTaps + tap) * kSlideGroup +
+                           block_channel % kSlideGroup,
+                       warps_of_group, block_.groups * kTaps * kSlideGroup);
+      const int64_t index = static_cast<int64_t>(block_.first_group) * kSlideGroup * kTaps + i;
+      if (weight_grad != nullptr) {
+        weight_grad[index] = static_cast<T>(sum);
+      } else {
+        partial[static_cast<int64_t>(block_.chunk) * parameters_.channels * kTaps + index] = sum;
+      }
     }
   }
+
+  const SlideWeightGradMmaParameters& parameters_;
+  SlideWeightGradMmaBlock block_;
+  int thread_ = static_cast<int>(threadIdx.x);
+  int lane_ = thread_ % 32;
+  int warp_ = thread_ / 32;
+  // Bytes of shared memory: a row of input of all streams; those before the output gradient; a group, all
+  // groups of a row of the output gradient, and a step.
+  uint32_t input_row_bytes_, line_bytes_, stage_bytes_;
+  int grads_begin_, group_bytes_;
+  float* shared_sums_;
+  uint32_t shared_;
+  uint32_t copies_input_;  // whether the thread copies the input, and not the output gradient
+  Copies copies_;
+  int steps_to_copy_;
+  uint32_t copied_stage_, stage_;  // where the next step is copied to and read from
+  int column_offsets_[kPairs];
+  int last_offsets_[kStride == 1 ? 1 : kPairs];
+  int grad_offset_;
+  SlideWeightGradMmaSums<Shape> sums_ = {};
+  uint32_t held_[kHeld][kOctetsOfWarp] = {};  // octets of the output gradient, the newest row first
+  uint32_t before_[kOctetsOfWarp] = {};       // the last column of the row of input before
+};
+
+template <typename T, typename Shape, bool kWhole>
+__global__ void __launch_bounds__(Shape::kThreads, 1)
+    slide_weight_grad_mma(const uint16_t* __restrict__ output_grad, const uint16_t* __restrict__ input,
+                          float* __restrict__ partial, T* __restrict__ weight_grad,
+                          const __grid_constant__ SlideWeightGradMmaParameters parameters) {
+// mma.sync m16n8k16: not chosen where this is compiled for less.
+#if __CUDA_ARCH__ >= 800
+  SlideWeightGradMma<T, Shape, kWhole>(output_grad, input, parameters).run(partial, weight_grad);
 #else
   __trap();
 #endif
 }
 
-// How a problem is cut into blocks.
-struct DiagonalTile {
-  int groups, octets, streams;
-  int slabs, tiles, ranges;
-  int rows;  // of a stream
-  int threads;
-  int group_pixels;
-  int64_t shared_bytes;
-};
-
-// Rows of the output gradient in the sequence of all images, from one to the next: all rows of both lie
-// within, and the last one meets no row of the next image.
-inline int64_t diagonal_period(const Extent& height) {
-  return std::max(ceil_divide(height.input + height.padding, height.stride),
-                  height.output - 1 + ceil_divide(height.kernel - height.padding, height.stride));
-}
-
-// The cut that should take the fewest clocks.
-template <typename Shape>
-DiagonalTile choose_diagonal_tile(const Geometry& geometry, const Device& device) {
-  constexpr int kReservedBytes = 1024;      // of shared memory, a block
-  constexpr double kProductClocks = 1.6;    // a multiprocessor
-  constexpr double kStepClocks = 250;       // of a barrier, copies and loads that a block's warps wait for
-  constexpr double kBytesOfClock = 17.75;   // that memory brings a multiprocessor
-  constexpr double kMostBytesOfClock = 32;  // that one can take
-  constexpr double kShortestRun = 2, kShortRun = 1.15;  // times as long as others, of one and two groups
-  constexpr double kNotHidden = 0.25;                   // of the shorter of products and memory
-  constexpr int kMostTiles = 3;                         // beyond the fewest
-  constexpr int kMostWarps = Shape::kThreads / 32;
-  static_assert(kMostWarps * Shape::kOctetsOfWarp * kOctet >= kDiagonalColumns);
-  const int all_groups = static_cast<int>(ceil_divide<int64_t>(geometry.channels, kGroup));
-  const int all_octets = static_cast<int>(ceil_divide<int64_t>(geometry.width.output, kOctet));
-  const int64_t period = diagonal_period(geometry.height);
-  const int64_t rows = geometry.batch * period;
-  const int64_t chunks = most_chunks(geometry, Layout::channels_last);
-  // Pieces that are read, for a row of the output gradient.
-  const double input_pieces = static_cast<double>(geometry.input_pixels()) / static_cast<double>(period);
-  const double grad_pieces = static_cast<double>(geometry.output_pixels()) / static_cast<double>(period);
-  DiagonalTile best = {};
-  double best_clocks = 0;
-  for (int groups = 1; groups <= std::min(kMostGroups, all_groups); ++groups) {
-    // Sectors of memory are 32 bytes; runs of 16 and 32 bytes take longer.
-    if (groups > 1 && groups % 2 == 1 && groups != all_groups) continue;
-    const int slabs = ceil_divide(all_groups, groups);
-    const double run = groups == all_groups ? 1 : groups == 1 ? kShortestRun : groups == 2 ? kShortRun : 1;
-    const int most_octets = kMostWarps / groups * Shape::kOctetsOfWarp;
-    const int fewest = ceil_divide(all_octets, most_octets);
-    const int most_tiles = static_cast<int>(std::min<int64_t>(all_octets, chunks));
-    for (int wanted = fewest; wanted <= most_tiles; ++wanted) {
-      if (wanted > fewest + kMostTiles && best.threads > 0) break;
-      const int octets = ceil_divide(all_octets, wanted);
-      const int tiles = ceil_divide(all_octets, octets);
-      for (int streams = 1; streams <= kMostStreams && streams * octets <= most_octets; ++streams) {
-        const int slots = ceil_divide(streams * octets, Shape::kOctetsOfWarp) * Shape::kOctetsOfWarp;
-        const int warps = groups * slots / Shape::kOctetsOfWarp;
-        const int stream_pixels = DiagonalLayout<Shape>::stream_pixels(octets);
-        int group_pixels = Shape::kStride * streams * stream_pixels + slots * kOctet;
-        // Groups of a pixel lie in different banks.
-        const int bank = groups == 1 ? 0 : groups == 2 ? 4 : groups <= 4 ? 2 : 1;
-        while (group_pixels % 8 != bank) ++group_pixels;
-        const int64_t shared_bytes =
-            std::max(int64_t{Shape::kStages} * Shape::kRows * groups * group_pixels * kPieceBytes,
-                     int64_t{warps} * Shape::kTaps * kGroup * int64_t{sizeof(float)});
-        if (shared_bytes > device.shared_of_block) continue;
-        // A device that grants a block its shared memory runs one.
-        const int64_t resident = std::clamp<int64_t>(
-            device.shared_of_multiprocessor / (shared_bytes + kReservedBytes), 1, kMostWarps / warps);
-        const int64_t cuts = int64_t{slabs} * tiles;
-        const int64_t most_ranges = std::min(chunks / tiles, ceil_divide<int64_t>(rows, streams));
-        const int64_t ranges = std::clamp<int64_t>(resident * device.multiprocessors / cuts, 1, most_ranges);
-        const int64_t stream_rows = ceil_divide(rows, ranges * streams);
-        const int64_t blocks = cuts * ranges;
-        const int64_t waves = ceil_divide(blocks, resident * device.multiprocessors);
-        const double together =
-            static_cast<double>(ceil_divide(ceil_divide(blocks, waves), int64_t{device.multiprocessors}));
-        const double halo = tiles == 1 ? 0 : (Shape::kKernel - Shape::kStride) * Shape::kStride;
-        const double step_bytes =
-            run * kPieceBytes * groups * streams * ((input_pieces + grad_pieces) / tiles + halo);
-        const double products = together * warps * Shape::kPairs * Shape::kProducts * kProductClocks +
-                                kStepClocks / Shape::kRows / together;
-        const double memory = std::max(
-            together * step_bytes / kMostBytesOfClock,
-            static_cast<double>(blocks) / waves / device.multiprocessors * step_bytes / kBytesOfClock);
-        const double clocks =
-            static_cast<double>(waves * (stream_rows + Shape::kWarm + Shape::kRows * Shape::kStages)) *
-            (std::max(products, memory) + kNotHidden * std::min(products, memory));
-        if (best.threads == 0 || clocks < best_clocks) {
-          best_clocks = clocks;
-          best = {groups,
-                  octets,
-                  streams,
-                  slabs,
-                  tiles,
-                  static_cast<int>(ranges),
-                  static_cast<int>(stream_rows),
-                  warps * 32,
-                  group_pixels,
-                  shared_bytes};
-        }
-      }
-    }
-  }
-  return best;
-}
-
 template <typename T, typename Shape>
-void launch_diagonal_slide(const WeightGrad<T>& pass) {
+void launch_slide_weight_grad_mma_shape(const WeightGrad<T>& pass) {
   const auto& [output_grad, input, weight_grad, workspace, geometry, layout, stream] = pass;
   const Extent& height = geometry.height;
   const Extent& width = geometry.width;
-  const int64_t period = diagonal_period(height);
-  const DiagonalTile tile = choose_diagonal_tile<Shape>(geometry, current_device());
+  const int64_t period = slide_weight_grad_mma_period(height);
+  const SlideWeightGradMmaTile tile = SlideWeightGradMmaTiles<Shape>(geometry, slide_device()).fastest();
   TORCHGRAFT_CHECK(tile.threads > 0, pass.kName, ": no block fits this device");
 
-  DiagonalParameters parameters = {};
+  SlideWeightGradMmaParameters parameters = {};
   // Of a stride of two four times as many pieces are the input's.
   parameters.input_threads = tile.threads / 4 * (Shape::kStride == 1 ? 2 : 3);
   const int copy_bytes = copied_piece(geometry.channels, sizeof(T), common_alignment(output_grad, input));
   const auto image = [&](int64_t rows, int64_t columns, int stride, int64_t first, int threads) {
-    DiagonalImage made = {};
+    SlideWeightGradMmaImage made = {};
     made.height = static_cast<int>(rows);
     made.width = static_cast<int>(columns);
     made.period = static_cast<int>(period) * stride;
@@ -548,7 +355,7 @@ void launch_diagonal_slide(const WeightGrad<T>& pass) {
     made.column_step = made.stream_threads / tile.groups / stride * stride;
     // Where a thread copies several columns, these are of one row, so that 32 bits hold the step.
     made.from_step = static_cast<int>(std::min(made.column_step * geometry.channels, int64_t{INT32_MAX}));
-    made.to_step = made.column_step / stride * kPieceBytes;
+    made.to_step = made.column_step / stride * kSlidePieceBytes;
     made.copy_bytes = copy_bytes;
     return made;
   };
@@ -564,14 +371,14 @@ void launch_diagonal_slide(const WeightGrad<T>& pass) {
   parameters.streams = tile.streams;
   parameters.octets = FastDivisor(tile.octets);
   parameters.slots = tile.threads / 32 / tile.groups * Shape::kOctetsOfWarp;
-  parameters.stream_pixels = DiagonalLayout<Shape>::stream_pixels(tile.octets);
+  parameters.stream_pixels = Shape::stream_pixels(tile.octets);
   parameters.group_pixels = tile.group_pixels;
   parameters.rows = tile.rows;
   parameters.steps = ceil_divide(tile.rows + Shape::kWarm, Shape::kRows);
 
   const int chunks = tile.ranges * tile.tiles;
-  const auto kernel = copy_bytes == kPieceBytes ? slide_weight_grad_mma<T, Shape, true>
-                                                : slide_weight_grad_mma<T, Shape, false>;
+  const auto kernel = copy_bytes == kSlidePieceBytes ? slide_weight_grad_mma<T, Shape, true>
+                                                     : slide_weight_grad_mma<T, Shape, false>;
   require_shared_memory(kernel, tile.shared_bytes, pass.kName);
   kernel<<<grid_of(int64_t{tile.slabs} * chunks, pass.kName), tile.threads,
            static_cast<size_t>(tile.shared_bytes), stream>>>(
@@ -586,7 +393,7 @@ void launch_diagonal_slide(const WeightGrad<T>& pass) {
 template <typename T>
 void launch_slide_weight_grad_mma(const WeightGrad<T>& pass) {
   with_small_kernel(pass.geometry, [&](auto kernel, auto stride) {
-    launch_diagonal_slide<T, DiagonalShape<kernel, stride>>(pass);
+    launch_slide_weight_grad_mma_shape<T, SlideWeightGradMmaShape<kernel, stride>>(pass);
   });
 }
 

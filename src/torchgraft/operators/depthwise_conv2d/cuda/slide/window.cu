@@ -27,7 +27,7 @@ namespace {
 constexpr int kWindowThreads = 256;
 constexpr int kWindowChannels = 32;  // of a block, about
 
-struct WindowParameters {
+struct SlideWindowParameters {
   FastDivisor slices;                       // of the channels; blockIdx.x counts them fastest
   FastDivisor column_patches, row_patches;  // of an image
   int patches;                              // of all images
@@ -38,7 +38,7 @@ struct WindowParameters {
 };
 
 template <int kKernel, int kStride, bool kTransposed, int kRows, int kColumns, int kChannelCount>
-struct WindowShape {
+struct SlideWindowShape {
   static constexpr int kCount = kChannelCount;  // neighbouring channels of a thread
   using Rows = Stencil<kKernel, kStride, kTransposed, kRows>;
   using Columns = Stencil<kKernel, kStride, kTransposed, kColumns>;
@@ -51,7 +51,7 @@ struct WindowShape {
 template <typename T, typename Shape>
 __global__ void __launch_bounds__(kWindowThreads, 2)
     slide_window(const T* __restrict__ source, Rounded<T> weight, Rounded<T> bias, T* __restrict__ result,
-                 const __grid_constant__ WindowParameters parameters) {
+                 const __grid_constant__ SlideWindowParameters parameters) {
   using Rows = typename Shape::Rows;
   using Columns = typename Shape::Columns;
   constexpr int kKernel = Rows::kKernel;
@@ -211,15 +211,15 @@ void launch_window_shape(const Correlation<T>& pass) {
   const int patches = static_cast<int>(geometry.batch * row_patches * column_patches);
   // Vectors of a tap lie at multiples of themselves; channels of a tap and taps of a channel in many banks.
   const int pitch = (lanes | 1) * Shape::kCount;
-  const WindowParameters parameters = {FastDivisor(slices),
-                                       FastDivisor(column_patches),
-                                       FastDivisor(row_patches),
-                                       patches,
-                                       source_image,
-                                       result_image,
-                                       static_cast<int>(geometry.channels),
-                                       pitch,
-                                       flipped};
+  const SlideWindowParameters parameters = {FastDivisor(slices),
+                                            FastDivisor(column_patches),
+                                            FastDivisor(row_patches),
+                                            patches,
+                                            source_image,
+                                            result_image,
+                                            static_cast<int>(geometry.channels),
+                                            pitch,
+                                            flipped};
   slide_window<T, Shape>
       <<<grid_of(int64_t{ceil_divide(patches, rows)} * slices, pass.name()), dim3(lanes, rows),
          sizeof(float) * Shape::kTaps * pitch, stream>>>(source, weight, bias, result, parameters);
@@ -243,7 +243,7 @@ void launch_slide_window(const Correlation<T>& pass) {
   with_small_kernel(geometry, [&](auto kernel, auto stride) {
     const auto launch = [&](auto rows, auto columns, auto strided) {
       const auto launch_shape = [&](auto channels) {
-        using Shape = WindowShape<kernel, stride, strided, rows, columns, channels>;
+        using Shape = SlideWindowShape<kernel, stride, strided, rows, columns, channels>;
         launch_window_shape<T, Shape>(pass);
       };
       // Two channels of a window of k = 7 are more than registers hold.
