@@ -124,13 +124,7 @@ COPIES_OF_THE_RING = {
     "forward 1 4 132 232448 2 64 300 25 3 0": "2 groups of 32, 5 chunks; 8 and 8 pieces of 16; pitch 992 of 27968, 3",
 }
 PLANES = {
-<<<<<<< HEAD
-    "forward 0 4 132 232448 128 64 300 25 1 0": (
-        "512 blocks of 128, 256 parts, 45872 bytes; 150 rows of 151, 7 a thread"
-    ),
-=======
     "forward 0 4 132 232448 128 64 300 25 1 0": "512 blocks of 128, 256 parts, 45872 bytes; 150 rows of 151, 7",
->>>>>>> shiftk
     "grads 0 4 132 232448 128 64 300 25 1 0": "656 blocks of 128, 512 parts, 38464 bytes; 75 rows of 76, 4 a thread",
     # A tile whose sources keep 32 or 64 threads busy gets no more; a row more takes twice as many.
     "forward 0 4 132 232448 2 64 15 64 1 0": "128 blocks of 32, ",

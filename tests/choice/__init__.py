@@ -16,11 +16,7 @@ def build(operator: str, folder: Path, program: str = "") -> Path:
     Args:
         operator: the folder whose headers it includes.
         folder: where it is written.
-<<<<<<< HEAD
         program: the name of its source; empty: that of the operator.
-=======
-        program: the name of its source. None: the operator's.
->>>>>>> slidek
     """
     counted = os.environ.get("CHOICE_COVERAGE")
     folder = Path(counted) if counted else folder
