@@ -999,10 +999,13 @@ def test_a_name_is_a_path(table):
         ), kernel
 
 
-def test_every_kernel_has_its_case_where_it_is_launched():
-    """What stands in no case would be launched as something else, or not at all."""
-    kernels = re.search(r"enum class Kernel \{([^}]*)\}", (FOLDER / "cuda/policy.h").read_text())[1]
-    dispatch = (FOLDER / "cuda/dispatch.cu").read_text()
-    # Of correlations, and of weight gradients.
-    assert sorted(re.findall(r"case Kernel::(\w+):", dispatch)) == sorted(2 * re.findall(r"\w+", kernels))
-    assert "default:" not in dispatch
+def test_every_launcher_is_in_the_folder_of_its_kernel():
+    rows = re.findall(r"^  ROW\((\w+), (\w+),", (FOLDER / "cuda/kernel_table.h").read_text(), re.MULTILINE)
+    assert len(rows) == 26
+    for kernel, launcher in rows:
+        definition = re.compile(rf"void {launcher}\([^;]*?\) \{{")
+        [path] = [path for path in FOLDER.glob("cuda/*/*.cu*") if definition.search(path.read_text())]
+        assert (launcher, kernel) == (
+            f"launch_{kernel}",
+            f"{path.parent.name}_{kernel.partition(path.parent.name)[2][1:]}",
+        )

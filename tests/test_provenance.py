@@ -287,6 +287,23 @@ def test_a_member_that_is_defined_elsewhere_counts(tree):
     assert tree.changed() == {"small", "large", *ON_GPU}
 
 
+def test_a_table_of_macros_leads_to_the_kernels_that_its_rows_name(tree):
+    """A row declares a launcher, and makes the case that calls it: neither stands anywhere but in the table."""
+    table = "#define PACK_KERNELS(ROW) ROW(small, launch_small) ROW(large, launch_large)"
+    declared = "#define PACK_LAUNCHER(NAME, LAUNCH) void LAUNCH(const float* x);\nPACK_KERNELS(PACK_LAUNCHER)"
+    for name in ("small", "large"):
+        tree.edit("operators/double/launch.h", f"void launch_{name}(const float* x);\n", "")
+    tree.edit("operators/double/launch.h", "#pragma once", f"#pragma once\n{table}\n{declared}")
+    called = "#define PACK_CALL(NAME, LAUNCH) LAUNCH(x);\nPACK_KERNELS(PACK_CALL)\n"
+    tree.edit("operators/double/cuda.cu", "is_small(n) ? launch_small(x) : launch_large(x);", f"is_small(n);\n{called}")
+    tree.before = tree.rows()
+    tree.edit("operators/double/small.cu", "a // b", "b // a")
+    assert tree.changed() == {"small", *ON_GPU}
+    tree.edit("operators/double/small.cu", "b // a", "a // b")
+    tree.edit("operators/double/large.cu", "kWide = 256", "kWide = 512")
+    assert tree.changed() == {"large", *ON_GPU}
+
+
 def test_what_python_calls_by_its_name_counts(tree):
     tree.edit(
         "operators/double/grads.cu", "void launch", 'extern "C" int set_mode(int mode) { return 1; }\nvoid launch'

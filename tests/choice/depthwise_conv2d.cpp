@@ -11,9 +11,9 @@ namespace {
 
 using namespace torchgraft::depthwise;
 
-template <size_t kCount>
-void write(const char* passes, const cuda::Rule (&rules)[kCount]) {
-  for (const cuda::Rule& rule : rules) {
+template <typename Kernel, size_t kCount>
+void write(const char* passes, const cuda::RuleOf<Kernel> (&rules)[kCount]) {
+  for (const auto& rule : rules) {
     std::cout << passes << '\t' << rule.name << '\t' << rule.regime << '\t' << rule.reason << '\n';
   }
 }
@@ -44,7 +44,7 @@ int main(int count, char** arguments) {
         std::cout << torchgraft::choose(rules, problem).name << '\n';
         return;
       }
-      for (const cuda::Rule& rule : rules) {
+      for (const auto& rule : rules) {
         if (rule.supports(problem)) std::cout << rule.name << ' ';
       }
       std::cout << '\n';

@@ -144,8 +144,9 @@ class Kernels:
         for name in definition.mentioned:
             here = self._units[number].named.get(name, [])
             found += ((number, each) for each in here)
-            # As a linker does, where the name is only declared here; a macro may declare what it mentions.
-            if any(not each.has_body or each.tokens[0] == "#define" for each in here):
+            # As a linker does, where the name is only declared here; a macro may declare what it mentions, or is given.
+            is_only_in_macro = not here and definition.tokens[0] == "#define"
+            if is_only_in_macro or any(not each.has_body or each.tokens[0] == "#define" for each in here):
                 found += self._elsewhere(name)
         for name in definition.names:
             found += self._members.get(name, ())
