@@ -1,12 +1,13 @@
 // Limits of a choice between kernels, each with its name. A size is compared with a threshold by <, <=, > and
 // >=.
 //
-// A program that defines TORCHGRAFT_TRACE_THRESHOLDS learns of each comparison, so that a test can ask for
-// problems on both sides of each threshold: it defines `torchgraft::on_comparison`. Otherwise a threshold
-// costs nothing.
+// A program that defines TORCHGRAFT_TRACE_THRESHOLDS learns of each comparison and may turn its answer
+// around, so that a test can ask for problems on both sides of each threshold, which it decides: the program
+// defines `torchgraft::on_comparison`. Otherwise a threshold costs nothing.
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 namespace torchgraft {
 
@@ -20,21 +21,19 @@ struct Threshold {
 };
 
 #ifdef TORCHGRAFT_TRACE_THRESHOLDS
-// `is_above`: on which side of the threshold the size lies.
-void on_comparison(const Threshold& threshold, int64_t size, bool is_above);
+// Given on which side of a threshold a size lies, says on which side the choice takes it to lie.
+bool on_comparison(const Threshold& threshold, bool is_above);
 #else
-constexpr void on_comparison(const Threshold&, int64_t, bool) {}
+constexpr bool on_comparison(const Threshold&, bool is_above) { return is_above; }
 #endif
 
 constexpr bool operator>=(int64_t size, const Threshold& threshold) {
   const bool is_above = size >= threshold.value;
-  on_comparison(threshold, size, is_above);
-  return is_above;
+  return std::is_constant_evaluated() ? is_above : on_comparison(threshold, is_above);
 }
 constexpr bool operator>(int64_t size, const Threshold& threshold) {
   const bool is_above = size > threshold.value;
-  on_comparison(threshold, size, is_above);
-  return is_above;
+  return std::is_constant_evaluated() ? is_above : on_comparison(threshold, is_above);
 }
 constexpr bool operator<(int64_t size, const Threshold& threshold) { return !(size >= threshold); }
 constexpr bool operator<=(int64_t size, const Threshold& threshold) { return !(size > threshold); }

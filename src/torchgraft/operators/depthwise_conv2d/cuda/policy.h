@@ -218,9 +218,7 @@ inline bool tiles_correlate_pays(const Problem& problem) {
   const bool is_small = problem.result(geometry.height) * problem.result(geometry.width) <= kTilesPixels &&
                         problem.results() < share_of_device(problem, kTilesResultsOfSmallPlanes);
   const bool gathers_few = problem.transposed && geometry.multiplier > 1 &&
-                           longest_side(geometry) <= kTilesSideOfFewTaps &&
-                           (geometry.taps() <= kTilesFewTaps ||
-                            problem.results() < share_of_device(problem, kTilesResultsOfFewTaps));
+                           longest_side(geometry) <= kTilesSideOfFewTaps && geometry.taps() <= kTilesFewTaps;
   return !gathers_few && !is_small && !gathers(problem);
 }
 

@@ -136,12 +136,10 @@ TORCHGRAFT_THRESHOLD(kTapsOfWholeChannels, 5);
 
 // ---------------------------------------------------------------- NCHW in tiles
 
-// A tile for each source plane of a result may take longer than to gather its few taps: (8,64,28x28,k5x3,
-// multiplier 2) takes 11 us by tiles and 12 us by columns, a quarter of it 10 and 6 us, (4,96,56x56,k3,
-// multiplier 2) 18 and 15.
+// A tile for each source plane of a result may take longer than to gather its few taps:
+// (4,96,56x56,k3, multiplier 2) takes 18 us by tiles and 15 us by columns.
 TORCHGRAFT_THRESHOLD(kTilesSideOfFewTaps, 5);
 TORCHGRAFT_THRESHOLD(kTilesFewTaps, 3 * 3);
-TORCHGRAFT_THRESHOLD(kTilesResultsOfFewTaps, int64_t{1} << 18);
 // Most of a tile would lie outside a plane this small: (4,152,9x5,k11) takes 15 us by tiles and 8 us
 // gathered.
 TORCHGRAFT_THRESHOLD(kTilesPixels, 8 * 8);
