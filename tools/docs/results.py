@@ -17,6 +17,7 @@ from generated import ROOT, write_or_check
 
 from torchgraft.benchmarking.distribution import distribution_markdown
 from torchgraft.benchmarking.page import render_picture
+from torchgraft.benchmarking.predicting import kernels_today
 from torchgraft.benchmarking.provenance import provenance_of_calls, provenance_of_module, sources_of_memory
 from torchgraft.benchmarking.results import BenchReport, report_from_dict
 from torchgraft.benchmarking.standing import standing
@@ -172,7 +173,7 @@ def files() -> dict[Path, str]:
     written = {FRAGMENTS / "models.md": models(), FRAGMENTS / "origins.md": origins()}
     for chip in CHIPS:
         written[RESULTS / chip / "bench.md"] = summary_table(report(chip)).markdown()
-        written[RESULTS / chip / "bench-rows.md"] = as_markdown(report(chip))
+        written[RESULTS / chip / "bench-rows.md"] = as_markdown(report(chip), kernels_today(report(chip)))
         written[RESULTS / chip / "bench.svg"] = render_picture(report(chip))
         if (RESULTS / chip / "gallery.json").is_file():
             written[RESULTS / chip / "gallery.md"] = as_markdown(report(chip, "gallery"))
