@@ -9,6 +9,7 @@
 
 #include <iostream>
 #include <map>
+#include <stdexcept>
 #include <string>
 
 namespace torchgraft {
@@ -21,7 +22,8 @@ inline bool on_comparison(const Threshold& threshold, bool is_above) {
   return is_above != (turned == threshold.name);
 }
 
-// Writes the answer of a function, and what thresholds make of it.
+// Writes the answer of a function, and what thresholds make of it: `none` if no kernel supports the problem
+// then.
 template <typename Function>
 void write_answer(bool with_thresholds, const Function& answer) {
   compared.clear();
@@ -30,7 +32,12 @@ void write_answer(bool with_thresholds, const Function& answer) {
     const std::map<std::string, bool> asked = compared;
     for (const auto& [name, is_above] : asked) {
       turned = name;
-      std::cout << '\t' << name << '\t' << (is_above ? "above" : "below") << '\t' << answer();
+      std::cout << '\t' << name << '\t' << (is_above ? "above" : "below") << '\t';
+      try {
+        std::cout << answer();
+      } catch (const std::runtime_error&) {
+        std::cout << "none";
+      }
     }
     turned.clear();
   }

@@ -1,14 +1,14 @@
-// Says which kernel serves each shift of standard input, one a line: its numbers are those that are read
-// below. With an argument it writes the names of all instead.
+// Says which kernel computes each shift of standard input, one a line, and which kernels support it: its
+// numbers are those that are read below. With the argument `names` it writes the names of all instead.
 
-#include <iostream>
-#include <string>
-
+#include "answers.h"
+//
 #include "cuda/policy.h"
 
-int main(int count, char**) {
+int main(int count, char** arguments) {
   using namespace torchgraft::shift::cuda;
-  if (count > 1) {
+  const std::string mode = count > 1 ? arguments[1] : "";
+  if (mode == "names") {
     for (const Rule& rule : kRules) std::cout << rule.name << '\n';
     return 0;
   }
@@ -24,10 +24,12 @@ int main(int count, char**) {
     }
     sizes.steps = sizes.height / sizes.stride;
     problem.shared_of_multiprocessor = problem.shared_of_block + 1024;
-    std::string supported;
-    for (const Rule& rule : kRules) {
-      if (rule.supports(problem)) supported += std::string(" ") + rule.name;
-    }
-    std::cout << torchgraft::choose(kRules, problem).name << " of" << supported << '\n';
+    torchgraft::write_answer(mode == "thresholds", [&] {
+      std::string answer = std::string(torchgraft::choose(kRules, problem).name) + " of";
+      for (const Rule& rule : kRules) {
+        if (rule.supports(problem)) answer.append(" ").append(rule.name);
+      }
+      return answer;
+    });
   }
 }
