@@ -17,7 +17,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from reports import ENVIRONMENT, make_report, make_row
-from torchgraft import Operator
+from torchgraft import Operator, native
 from torchgraft.benchmarking import explaining, models, suite
 from torchgraft.benchmarking.card import read_card
 from torchgraft.benchmarking.explaining import Served, short_name
@@ -306,6 +306,26 @@ class TestExplain:
         assert {"aten::sin", "aten::cos"} <= {each.name for each in row.served["pytorch"]}
         assert row.served["ours"]
         assert not measure(replace(asked, explained=False), STOPWATCH, ROOFS).served
+
+    def test_a_row_names_the_kernels_that_its_library_chose(self, twice, monkeypatch):
+        calls = []
+
+        def chosen(namespace, device, call):
+            calls.append((namespace, device, call()))
+            return "quick_kernel", "other_kernel"
+
+        monkeypatch.setattr(native, "chosen_kernels", chosen)
+        asked = candidate(twice)
+        row = measure(asked, STOPWATCH, ROOFS)
+        assert row.chosen == ("quick_kernel", "other_kernel")
+        [(namespace, device, result)] = calls
+        assert (namespace, device) == (asked.operator.namespace, "cpu")
+        assert result is not None
+        console = Console(file=io.StringIO(), width=200)
+        print_suite(console, [row])
+        assert "quick_kernel, other_kernel" in console.file.getvalue()
+        assert "quick_kernel, other_kernel" in as_markdown(make_report([row]))
+        assert "quick_kernel, other_kernel" in render_page(make_report([row])).replace("<wbr>", "")
 
     def test_what_takes_little_of_every_call_is_not_told_and_one_that_was_interrupted_hides_none(self, monkeypatch):
         calls = iter([{"view": 1.0, "sin": 4.0, "cos": 900.0}, {"view": 800.0, "sin": 4.0, "cos": 5.0}] * 2)

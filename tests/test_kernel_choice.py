@@ -4,6 +4,7 @@ The headers are host code alone: the tests compile them into programs and ask th
 """
 
 import random
+import re
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -23,58 +24,66 @@ def program(tmp_path_factory):
     return cache(lambda operator: build(operator, tmp_path_factory.mktemp("choice")))
 
 
+def line_of(call):
+    """The line that a program reads."""
+    return " ".join(str(int(each)) if isinstance(each, bool) else str(each) for each in call)
+
+
 @pytest.fixture(scope="module")
 def ask(program):
     """`ask(operator, *call)`: the answer for a call."""
 
     def ask(operator, *call):
-        line = " ".join(str(int(each)) if isinstance(each, bool) else str(each) for each in call)
+        line = line_of(call)
         asked = subprocess.run([program(operator)], input=f"{line}\n", capture_output=True, text=True, check=True)
         return asked.stdout.strip()
 
     return ask
 
 
+SHIFTS = [
+    ("forward", False, 4, H200, (2, 64, 300, 25, 1), "planes of planes direct"),
+    # A tile holds two rows of sources; a longer row it still holds, where that does not pay.
+    ("forward", False, 4, H200, (2, 64, 30, 2048, 1), "planes of planes direct"),
+    ("forward", False, 4, H200, (2, 64, 30, 2049, 1), "direct of planes direct"),
+    ("grads", False, 4, H200, (2, 64, 30, 1024, 1), "planes of planes direct"),
+    ("grads", False, 4, H200, (2, 64, 30, 1025, 1), "direct of planes direct"),
+    ("forward", False, 4, OLD, (2, 64, 30, 2049, 1), "direct of direct"),
+    ("forward", False, 4, H200, (2, 64, 30, 20000, 1), "direct of direct"),
+    ("forward", True, 4, H200, (2, 64, 300, 25, 1), "channels_last of channels_last direct"),
+    # As many threads a row as a block has, of narrow pixels.
+    ("forward", True, 4, H200, (2, 64, 300, 320, 1), "channels_last of channels_last direct"),
+    ("forward", True, 4, H200, (2, 64, 300, 321, 1), "direct of direct"),
+    # Double, sums, and what is transposed, whose rows of results lie apart.
+    *(
+        (passed, channels_last, size, H200, (2, 64, 30, 30, stride), f"{kernel} of {kernel} direct")
+        for channels_last, kernel in ((False, "planes"), (True, "channels_last"))
+        for passed in ("forward", "input_grad", "offset_grad", "grads")
+        for size in (4, 8)
+        for stride in (1, 2)
+    ),
+    # Shared memory that does not hold what one result needs.
+    ("forward", False, 4, (132, 1 << 10), (2, 64, 30, 30, 1), "direct of direct"),
+    ("forward", True, 4, (132, 1 << 14), (2, 64, 30, 30, 1), "direct of direct"),
+    # Positions of 32 bits: of a row, of a plane, of tiles; of rows, of a row's elements, of groups of channels.
+    ("forward", False, 4, H200, (1, 1, 1, 1 << 30, 1), "direct of direct"),
+    ("forward", False, 4, H200, (1, 1, (1 << 28) - 1, 1, 1), "planes of planes direct"),
+    ("forward", False, 4, H200, (1, 1, 1 << 28, 1, 1), "direct of direct"),
+    ("forward", False, 4, H200, ((1 << 15) - 1, 1 << 15, 1, 8, 1), "planes of planes direct"),
+    ("forward", False, 4, H200, (1 << 15, 1 << 15, 1, 8, 1), "direct of direct"),
+    ("forward", True, 4, H200, (1, 8, (1 << 29) - 1, 1, 1), "channels_last of channels_last direct"),
+    ("forward", True, 4, H200, (1, 8, 1 << 29, 1, 1), "direct of direct"),
+    ("forward", True, 4, H200, (1, 1 << 23, 1, 64, 1), "direct of direct"),
+    ("forward", True, 4, H200, ((1 << 29) - 1, 8, 1, 8, 1), "channels_last of channels_last direct"),
+    ("forward", True, 4, H200, (1 << 29, 8, 1, 8, 1), "direct of direct"),
+    ("forward", True, 4, H200, (1, (1 << 24) - 32, 1, 1, 1), "channels_last of channels_last direct"),
+    ("forward", True, 4, H200, (1, (1 << 24) - 31, 1, 1, 1), "direct of direct"),
+]
+
+
 @pytest.mark.parametrize(
     ("passed", "channels_last", "bytes_of_element", "device", "sizes", "kernels"),
-    [
-        ("forward", False, 4, H200, (2, 64, 300, 25, 1), "planes of planes direct"),
-        # A tile holds two rows of sources; a longer row it still holds, where that does not pay.
-        ("forward", False, 4, H200, (2, 64, 30, 2048, 1), "planes of planes direct"),
-        ("forward", False, 4, H200, (2, 64, 30, 2049, 1), "direct of planes direct"),
-        ("grads", False, 4, H200, (2, 64, 30, 1024, 1), "planes of planes direct"),
-        ("grads", False, 4, H200, (2, 64, 30, 1025, 1), "direct of planes direct"),
-        ("forward", False, 4, OLD, (2, 64, 30, 2049, 1), "direct of direct"),
-        ("forward", False, 4, H200, (2, 64, 30, 20000, 1), "direct of direct"),
-        ("forward", True, 4, H200, (2, 64, 300, 25, 1), "channels_last of channels_last direct"),
-        # As many threads a row as a block has, of narrow pixels.
-        ("forward", True, 4, H200, (2, 64, 300, 320, 1), "channels_last of channels_last direct"),
-        ("forward", True, 4, H200, (2, 64, 300, 321, 1), "direct of direct"),
-        # Double, sums, and what is transposed, whose rows of results lie apart.
-        *(
-            (passed, channels_last, size, H200, (2, 64, 30, 30, stride), f"{kernel} of {kernel} direct")
-            for channels_last, kernel in ((False, "planes"), (True, "channels_last"))
-            for passed in ("forward", "input_grad", "offset_grad", "grads")
-            for size in (4, 8)
-            for stride in (1, 2)
-        ),
-        # Shared memory that does not hold what one result needs.
-        ("forward", False, 4, (132, 1 << 10), (2, 64, 30, 30, 1), "direct of direct"),
-        ("forward", True, 4, (132, 1 << 14), (2, 64, 30, 30, 1), "direct of direct"),
-        # Positions of 32 bits: of a row, of a plane, of tiles; of rows, of a row's elements, of groups of channels.
-        ("forward", False, 4, H200, (1, 1, 1, 1 << 30, 1), "direct of direct"),
-        ("forward", False, 4, H200, (1, 1, (1 << 28) - 1, 1, 1), "planes of planes direct"),
-        ("forward", False, 4, H200, (1, 1, 1 << 28, 1, 1), "direct of direct"),
-        ("forward", False, 4, H200, ((1 << 15) - 1, 1 << 15, 1, 8, 1), "planes of planes direct"),
-        ("forward", False, 4, H200, (1 << 15, 1 << 15, 1, 8, 1), "direct of direct"),
-        ("forward", True, 4, H200, (1, 8, (1 << 29) - 1, 1, 1), "channels_last of channels_last direct"),
-        ("forward", True, 4, H200, (1, 8, 1 << 29, 1, 1), "direct of direct"),
-        ("forward", True, 4, H200, (1, 1 << 23, 1, 64, 1), "direct of direct"),
-        ("forward", True, 4, H200, ((1 << 29) - 1, 8, 1, 8, 1), "channels_last of channels_last direct"),
-        ("forward", True, 4, H200, (1 << 29, 8, 1, 8, 1), "direct of direct"),
-        ("forward", True, 4, H200, (1, (1 << 24) - 32, 1, 1, 1), "channels_last of channels_last direct"),
-        ("forward", True, 4, H200, (1, (1 << 24) - 31, 1, 1, 1), "direct of direct"),
-    ],
+    SHIFTS,
 )
 def test_the_kernel_of_a_shift(ask, passed, channels_last, bytes_of_element, device, sizes, kernels):
     assert ask("shift", passed, channels_last, bytes_of_element, *device, *sizes) == kernels
@@ -353,58 +362,93 @@ def test_blocks_that_wait_for_each_other_need_a_device_that_starts_them_together
     assert ask("lltm", "forward", *HALF, 800, *H200, False, 10, 16, 512) == "steps_forward"
 
 
+CELLS = [
+    # So many multiply-adds on 132 multiprocessors.
+    ("cell", (85, 512, 512), 4, "cell_forward"),
+    ("cell", (86, 512, 512), 4, "elementwise_forward"),
+    ("cell", (0, 512, 512), 4, "elementwise_forward"),
+    ("cell", (16, 512, 512), 2, "elementwise_forward"),
+    ("cell", ((1 << 19) - 1, 1, 1), 4, "cell_forward"),
+    ("cell", (1 << 19, 1, 1), 4, "elementwise_forward"),
+    ("cell_grads", (16, 512, 512), 8, "products_plain"),
+    ("cell_grads", (85, 512, 512), 4, "products_together"),
+    ("cell_grads", (342, 512, 512), 2, "products_halves"),
+    ("cell_grads", (342, 512, 512), 4, "products_plain"),
+    # So many steps of 64 through the depth, the more the more tiles there are.
+    ("grads", (704, 8, 8), 4, "products_together"),
+    ("grads", (705, 8, 8), 4, "products_plain"),
+    ("grads", (1216, 8, 8), 2, "products_together"),
+    ("grads", (1217, 8, 8), 2, "products_plain"),
+    ("grads", (64, 92896, 8), 4, "products_together"),
+    ("grads", (64, 92897, 8), 4, "products_plain"),
+    ("grads", (8, 8, 8), 8, "products_plain"),
+    ("grads", (94, 512, 512), 2, "products_plain"),
+    ("grads", (95, 512, 512), 2, "products_halves"),
+    ("grads", (95, 512, 512), 4, "products_plain"),
+    # Grids have room for so many rows, features and units.
+    ("cell_grads", ((1 << 19) - 1, 1, 1), 4, "products_together"),
+    ("cell_grads", (1 << 19, 1, 1), 4, "products_plain"),
+    ("cell_grads", (1, (1 << 19) - 1, 1), 4, "products_together"),
+    ("cell_grads", (1, 1 << 19, 1), 4, "products_plain"),
+    ("cell_grads", (0, 1, (1 << 19) - 1), 4, "products_together"),
+    ("cell_grads", (0, 1, 1 << 19), 4, "products_plain"),
+]
+
+
 @pytest.mark.parametrize(
     ("asked", "sizes", "bytes_of_element", "kernel"),
-    [
-        # So many multiply-adds on 132 multiprocessors.
-        ("cell", (85, 512, 512), 4, "cell_forward"),
-        ("cell", (86, 512, 512), 4, "elementwise_forward"),
-        ("cell", (0, 512, 512), 4, "elementwise_forward"),
-        ("cell", (16, 512, 512), 2, "elementwise_forward"),
-        ("cell", ((1 << 19) - 1, 1, 1), 4, "cell_forward"),
-        ("cell", (1 << 19, 1, 1), 4, "elementwise_forward"),
-        ("cell_grads", (16, 512, 512), 8, "products_plain"),
-        ("cell_grads", (85, 512, 512), 4, "products_together"),
-        ("cell_grads", (342, 512, 512), 2, "products_halves"),
-        ("cell_grads", (342, 512, 512), 4, "products_plain"),
-        # So many steps of 64 through the depth, the more the more tiles there are.
-        ("grads", (704, 8, 8), 4, "products_together"),
-        ("grads", (705, 8, 8), 4, "products_plain"),
-        ("grads", (1216, 8, 8), 2, "products_together"),
-        ("grads", (1217, 8, 8), 2, "products_plain"),
-        ("grads", (64, 92896, 8), 4, "products_together"),
-        ("grads", (64, 92897, 8), 4, "products_plain"),
-        ("grads", (8, 8, 8), 8, "products_plain"),
-        ("grads", (94, 512, 512), 2, "products_plain"),
-        ("grads", (95, 512, 512), 2, "products_halves"),
-        ("grads", (95, 512, 512), 4, "products_plain"),
-        # Grids have room for so many rows, features and units.
-        ("cell_grads", ((1 << 19) - 1, 1, 1), 4, "products_together"),
-        ("cell_grads", (1 << 19, 1, 1), 4, "products_plain"),
-        ("cell_grads", (1, (1 << 19) - 1, 1), 4, "products_together"),
-        ("cell_grads", (1, 1 << 19, 1), 4, "products_plain"),
-        ("cell_grads", (0, 1, (1 << 19) - 1), 4, "products_together"),
-        ("cell_grads", (0, 1, 1 << 19), 4, "products_plain"),
-    ],
+    CELLS,
 )
 def test_the_kernel_of_a_cell_and_of_gradients(ask, asked, sizes, bytes_of_element, kernel):
     assert ask("lltm", asked, *sizes, bytes_of_element, 132) == kernel
 
 
+DEEP_PRODUCTS = [
+    (128, 128, 2048, "products_at_once"),
+    (128, 128, 2049, "products_in_parts"),
+    (0, 128, 2049, "products_at_once"),
+    (128, 0, 2049, "products_at_once"),
+    (128, 128, 64, "products_at_once"),
+    (1408, 1536, 2049, "products_in_parts"),
+    (1409, 1536, 2049, "products_at_once"),
+]
+
+
 @pytest.mark.parametrize(
     ("rows", "columns", "depth", "kernel"),
-    [
-        (128, 128, 2048, "products_at_once"),
-        (128, 128, 2049, "products_in_parts"),
-        (0, 128, 2049, "products_at_once"),
-        (128, 0, 2049, "products_at_once"),
-        (128, 128, 64, "products_at_once"),
-        (1408, 1536, 2049, "products_in_parts"),
-        (1409, 1536, 2049, "products_at_once"),
-    ],
+    DEEP_PRODUCTS,
 )
 def test_a_deep_product_with_fewer_tiles_than_multiprocessors_is_made_in_parts(ask, rows, columns, depth, kernel):
     assert ask("lltm", "product", rows, columns, depth, 132) == kernel
+
+
+@pytest.mark.parametrize(
+    ("operator", "header", "asked"),
+    [
+        ("shift", "policy.h", [(passed, *rest, *device, *sizes) for passed, *rest, device, sizes, _ in SHIFTS]),
+        (
+            "lltm",
+            "policy.h",
+            [(asked, *sizes, element_bytes, 132) for asked, sizes, element_bytes, _ in CELLS],
+        ),
+        ("lltm", "supports.h", [("product", *sizes, 132) for *sizes, _ in DEEP_PRODUCTS]),
+    ],
+)
+def test_every_threshold_decides_on_both_sides(program, operator, header, asked):
+    text = (PACKAGE / f"operators/{operator}/cuda/{header}").read_text()
+    thresholds = set(re.findall(r"^TORCHGRAFT_THRESHOLD\((\w+),", text, re.MULTILINE))
+    lines = "".join(f"{line_of(call)}\n" for call in asked)
+    done = subprocess.run([program(operator), "thresholds"], input=lines, capture_output=True, text=True, check=True)
+    decided = set()
+    for line in done.stdout.splitlines():
+        answer, *rest = line.split("\t")
+        decided |= {
+            (name, side)
+            for name, side, otherwise in zip(rest[::3], rest[1::3], rest[2::3], strict=True)
+            if otherwise != answer
+        }
+    assert thresholds
+    assert decided >= {(name, side) for name in thresholds for side in ("below", "above")}
 
 
 def names(program, kind):

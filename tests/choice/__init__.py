@@ -21,7 +21,7 @@ def build(operator: str, folder: Path, program: str = "") -> Path:
     counted = os.environ.get("CHOICE_COVERAGE")
     folder = Path(counted) if counted else folder
     source = HERE / f"{program or operator}.cpp"
-    included = [f"-I{PACKAGE / 'include'}", f"-I{PACKAGE / 'operators' / operator}"]
+    included = [f"-I{HERE}", f"-I{PACKAGE / 'include'}", f"-I{PACKAGE / 'operators' / operator}"]
     compiler = [os.environ.get("CXX", "c++"), "-std=c++20", "-Wall", "-Wextra", "-Werror", *included]
     # As torchgraft.emulation compiles them: branches are those of the compiler.
     counts = ["--coverage", "-Og", "-fno-inline"] if counted else []

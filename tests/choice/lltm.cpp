@@ -1,13 +1,12 @@
-// Says which kernel serves each recurrence of standard input, and each cell, its gradients or those of a
+// Says which kernel computes each recurrence of standard input, and each cell, its gradients or those of a
 // sequence, and each product, one a line: its numbers are those that are read below. With the argument
 // `times` it writes behind each recurrence the kernels that are predicted to take a time, with that time and
 // whether they support the problem. With `recurrences` it writes the names of all of them instead, with
 // `others` those of all other kernels. A multiprocessor of the device has room for one block at a time.
 
+#include "answers.h"
+//
 #include "cuda/policy.h"
-
-#include <iostream>
-#include <string>
 
 namespace {
 
@@ -53,16 +52,18 @@ int main(int count, char** arguments) {
     if (asked == "product") {
       MatrixProblem product = {};
       std::cin >> product.rows >> product.columns >> product.depth >> product.multiprocessors;
-      std::cout << torchgraft::choose(kMatrixRules, product).name << '\n';
+      torchgraft::write_answer(mode == "thresholds",
+                               [&] { return torchgraft::choose(kMatrixRules, product).name; });
       continue;
     }
     if (asked == "cell" || asked == "cell_grads" || asked == "grads") {
       RowsProblem rows = {};
       std::cin >> rows.rows >> rows.features >> rows.units >> rows.element_bytes >> rows.multiprocessors;
-      std::cout << (asked == "cell"         ? torchgraft::choose(kCellRules, rows).name
-                    : asked == "cell_grads" ? torchgraft::choose(kCellGradsRules, rows).name
-                                            : torchgraft::choose(kSequenceGradsRules, rows).name)
-                << '\n';
+      torchgraft::write_answer(mode == "thresholds", [&] {
+        return asked == "cell"         ? torchgraft::choose(kCellRules, rows).name
+               : asked == "cell_grads" ? torchgraft::choose(kCellGradsRules, rows).name
+                                       : torchgraft::choose(kSequenceGradsRules, rows).name;
+      });
       continue;
     }
     std::cin >> problem.element_bytes >> problem.is_bfloat16 >> problem.allows_two_byte_weights >>

@@ -1,11 +1,10 @@
-// Says which kernel computes each shift of standard input, one a line: its numbers are those that are read
-// below. With the argument "names" it writes the names of all kernels instead. With "plans" the name of a
-// kernel begins each line, and the address of the source ends it; the program then says how that kernel cuts
-// its work.
+// Says which kernel computes each shift of standard input, one a line, and which kernels support it: its
+// numbers are those that are read below. With the argument `names` it writes the names of all instead. With
+// `plans` the name of a kernel begins each line, and the address of the source ends it; the program then says
+// how that kernel cuts its work.
 
-#include <iostream>
-#include <string>
-
+#include "answers.h"
+//
 #include "cuda/channels_last.h"
 #include "cuda/policy.h"
 
@@ -18,12 +17,12 @@ void write_plan(const std::string& kernel, const Problem& problem, uint64_t addr
       std::cout << "none\n";
       return;
     }
-    const Plan plan = plan_of(rule.kernel, problem);
+    const Plan plan = rule.plan(problem);
     std::cout << plan.blocks << " blocks of " << plan.threads << ", " << plan.parts << " parts, "
               << plan.shared_bytes << " bytes; ";
-    if (rule.kernel == Kernel::planes) {
+    if (kernel == "planes") {
       std::cout << plan.tile_rows << " rows of " << plan.stage_rows << ", " << plan.step << " a thread";
-    } else if (rule.kernel == Kernel::channels_last) {
+    } else if (kernel == "channels_last") {
       const ChannelsLastSizes sizes(plan, problem.geometry, problem.element_bytes, address);
       std::cout << "ring of " << plan.stage_rows << ", span " << plan.span << "; " << sizes.groups
                 << " groups of " << sizes.group << ", " << sizes.chunks << " chunks; " << sizes.pieces
@@ -62,10 +61,12 @@ int main(int count, char** arguments) {
       std::cin >> kernel;
       continue;
     }
-    std::string supported;
-    for (const Rule& rule : kRules) {
-      if (rule.supports(problem)) supported += std::string(" ") + rule.name;
-    }
-    std::cout << torchgraft::choose(kRules, problem).name << " of" << supported << '\n';
+    torchgraft::write_answer(mode == "thresholds", [&] {
+      std::string answer = std::string(torchgraft::choose(kRules, problem).name) + " of";
+      for (const Rule& rule : kRules) {
+        if (rule.supports(problem)) answer.append(" ").append(rule.name);
+      }
+      return answer;
+    });
   }
 }

@@ -1,7 +1,7 @@
 """Writes what docs/performance/depthwise.md shows: the choice of kernels, goals and results, and the pictures.
 
-The choice is read from cuda/policy.h, all figures from benchmarks/results. `python tools/docs/depthwise.py` writes the
-tables and pictures; with `--check` it only says which are not current, and exits with 1 where there are any.
+The choice is read from cuda/kernel_table.h, all figures from benchmarks/results. `python tools/docs/depthwise.py`
+writes the tables and pictures; with `--check` it only says which are not current, and exits with 1 if there are any.
 """
 
 import math
@@ -16,8 +16,8 @@ from generated import ROOT, write_or_check
 from goals import LAYOUTS, Choose, Figures, Goal, Row, floors, geometric_mean, ratios, table
 
 PICTURES = ROOT / "docs/performance"
-CHOICE = ROOT / "src/torchgraft/operators/depthwise_conv2d/cuda/policy.h"
-RULE = re.compile(r'\{Kernel::\w+,\s*"([^"]+)",\s*"([^"]+)",\s*"([^"]+)",\s*\w+,\s*\w+\}')
+CHOICE = ROOT / "src/torchgraft/operators/depthwise_conv2d/cuda/kernel_table.h"
+ROW = re.compile(r'ROW\((\w+), \w+, \w+,[\s\\]*"([^"]+)",[\s\\]*"([^"]+)",[\s\\]*\w+, \w+\)')
 PASSES = {
     "depthwise_conv2d": "forward",
     "depthwise_conv2d_input_grad": "input gradient",
@@ -166,16 +166,16 @@ def tried() -> str:
 
 
 def choice() -> str:
-    """Both tables of cuda/policy.h."""
+    """Both tables of cuda/kernel_table.h."""
     text = []
     source = CHOICE.read_text()
     for passes, begin, end in (
-        ("Forward pass and input gradient", "kCorrelationRules[]", "kWeightGradRules[]"),
-        ("Weight gradient", "kWeightGradRules[]", "clang-format on"),
+        ("Forward pass and input gradient", "DEPTHWISE_CORRELATIONS(ROW)", "DEPTHWISE_WEIGHT_GRADS(ROW)"),
+        ("Weight gradient", "DEPTHWISE_WEIGHT_GRADS(ROW)", "clang-format on"),
     ):
-        rules = RULE.findall(source[source.index(begin) : source.index(end)])
+        rows = ROW.findall(source[source.index(begin) : source.index(end)])
         text += [f"**{passes}**", "", "| kernel | takes | because |", "| --- | --- | --- |"]
-        text += [f"| `{name}` | {regime} | {reason} |" for name, regime, reason in rules]
+        text += [f"| `{name}` | {regime} | {reason} |" for name, regime, reason in rows]
         text.append("")
     return "\n".join(text)
 

@@ -17,6 +17,7 @@ from typing import Any
 from generated import ROOT, write_or_check
 from torchgraft.benchmarking.distribution import distribution_markdown, quantile
 from torchgraft.benchmarking.page import render_picture
+from torchgraft.benchmarking.predicting import kernels_today
 from torchgraft.benchmarking.provenance import provenance_of_calls, provenance_of_module, sources_of_memory
 from torchgraft.benchmarking.results import BenchReport, geometric_mean, report_from_dict
 from torchgraft.benchmarking.rows import Row
@@ -309,7 +310,7 @@ def made() -> dict[Path | str, str]:
     """Returns all that is written: blocks of pages, and plots."""
     written: dict[Path | str, str] = {"models": models(), "origins": origins(), "layers": layers(), "slower": slower()}
     for chip in CHIPS:
-        written[f"rows-{chip}"] = as_markdown(report(chip))
+        written[f"rows-{chip}"] = as_markdown(report(chip), kernels_today(report(chip)))
         written[RESULTS / chip / "bench.svg"] = render_picture(report(chip))
         if (RESULTS / chip / "gallery.json").is_file():
             written[f"gallery-{chip}"] = as_markdown(report(chip, "gallery"))

@@ -153,17 +153,19 @@ def _suite_table(rows: Sequence[Row], width: int, encoding: str) -> Table:
         columns[name] = [_rival(row.rivals.get(name), encoding) for row in rows]
     for name in yardsticks:
         columns[summary.marked(name)] = [_rival(row.yardsticks.get(name), encoding) for row in rows]
+    if any(row.chosen for row in rows):
+        columns["kernel"] = [", ".join(row.chosen) for row in rows]
     mean = summary.summarise_rows(rows)
     foot = {"sample": "geometric mean", "floor": summary.format_share(mean.share)}
     foot |= {name: summary.format_ratio(mean.against[name].ratio) for name in rivals}
     foot |= {summary.marked(name): summary.format_ratio(summary.mean_of_yardstick(rows, name)) for name in yardsticks}
 
-    for name in ("host", "bound", "warm", "±"):
+    for name in ("host", "bound", "warm", "kernel", "±"):
         if _needed(columns, foot) > width:
             columns.pop(name, None)
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim", show_footer=True)
     for name, cells in columns.items():
-        left = name in ("sample", "dtype", "layout", "bound")
+        left = name in ("sample", "dtype", "layout", "bound", "kernel")
         table.add_column(
             name,
             Text(foot.get(name, ""), "bold"),

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from torchgraft import native
 from torchgraft.benchmarking.explaining import explain, kernels_of
 from torchgraft.benchmarking.passes import Candidate, bind, bind_yardstick, output_grads_of, work_of
 from torchgraft.benchmarking.provenance import provenance_of_operator
@@ -58,6 +59,7 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
         before = {each[:4]: each.calls for each in fallbacks()}
         served = {}
         launched: tuple[str, ...] = ()
+        chosen: tuple[str, ...] = ()
         with precision_of(candidate):
             for name, call in list(contenders.items()):
                 if problem := why_it_fails(call):
@@ -66,6 +68,7 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
             timings = stopwatch.time(contenders, warm=("ours",)) if "ours" in contenders else {}
             if timings:
                 launched = kernels_of(contenders["ours"], candidate.device)
+                chosen = native.chosen_kernels(candidate.operator.namespace, candidate.device.type, contenders["ours"])
             if candidate.explained:
                 served = {name: explain(call, candidate.device) for name, call in contenders.items() if name != "again"}
         if candidate.benchmark.sample.tf32:
@@ -93,7 +96,7 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
         candidate.operator, candidate.device.type, gradients=candidate.direction == "backward", launched=launched
     )
     row = row_of(candidate, arguments, timings, refused, roofs, fell_back)
-    return replace(row, served=served, provenance=provenance)
+    return replace(row, served=served, chosen=chosen, provenance=provenance)
 
 
 def refuse(candidate: Candidate, problem: str, roofs: Roofs) -> Row:

@@ -42,7 +42,8 @@ class Row:
         fallbacks: why no kernel ran, where none did.
         served: what serves a call of ours and of each rival, by name, where that was asked for.
         provenance: of which sources it was measured, and with which tools.
-        chosen: the kernels that the operator's library chose by its rules, where that was asked for.
+        chosen: the kernels that the operator's library chose by its rules; empty if it has none to choose from, and in
+            rows of versions that did not record it. A kernel's name is its path in the operator's folder.
         others: how many processors other programs kept busy while it was timed; None where that is not known.
     """
 

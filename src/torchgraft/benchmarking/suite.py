@@ -108,6 +108,7 @@ class Planned:
         quick: whether it is one of the few of a quick run.
         measure: makes the row; given how to time, and the roofs.
         refuse: makes the row that says why there is no time; given that, and the roofs.
+        candidate: the pass of an operator that it times; None for a model.
     """
 
     operator: str
@@ -119,6 +120,7 @@ class Planned:
     quick: bool
     measure: Callable[[Stopwatch, Roofs], Row]
     refuse: Callable[[str, Roofs], Row]
+    candidate: Candidate | None = None
 
 
 def plan(subjects: Sequence[Subject], wanted: Wanted) -> list[Planned]:
@@ -208,6 +210,7 @@ def _plan_one(candidate: Candidate) -> Planned:
         candidate.benchmark.quick,
         partial(measure, candidate),
         partial(refuse, candidate),
+        candidate,
     )
 
 

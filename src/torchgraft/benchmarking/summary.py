@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchgraft.benchmarking.results import BenchReport, geometric_mean
@@ -131,29 +131,58 @@ def _mean_cell(summary: Summary, name: str) -> str:
     return f"{format_ratio(against.ratio) or 'refused'}{lost}{', ' if share else ''}{share}"
 
 
-def row_tables(report: BenchReport) -> list[Table]:
-    """A table a suite, a line a row, and the geometric means at its foot."""
-    return [_suite_table(*key, rows) for key, rows in report.suites.items()]
+# The kernels that a library of today would choose for rows, by the key of a row.
+KernelsToday = Mapping[tuple[str, ...], Sequence[str]]
 
 
-def _suite_table(operator: str, suite: str, rows: Sequence[Row]) -> Table:
+def row_tables(report: BenchReport, today: KernelsToday | None = None) -> list[Table]:
+    """A table for each suite, with a line for each row, and the geometric means at its foot.
+
+    Args:
+        report: the rows.
+        today: the kernels that are chosen today, for rows that do not say which kernels ran.
+    """
+    return [_suite_table(*key, rows, today or {}) for key, rows in report.suites.items()]
+
+
+def _kernel_columns(rows: Sequence[Row], today: KernelsToday) -> dict[str, list[str]]:
+    """The kernels that ran, and for rows that do not say it those that are chosen today, if any are known."""
+    ran = [", ".join(row.chosen) for row in rows]
+    now = ["" if row.chosen else ", ".join(today.get(row.key, ())) for row in rows]
+    return {name: cells for name, cells in (("kernel", ran), ("kernel today", now)) if any(cells)}
+
+
+NAME_IS_PATH = (
+    "A kernel's name is its path: `slide_correlate_mma` is in `cuda/slide/correlate_mma.*` of the operator's folder."
+)
+CHOSEN_TODAY = (
+    "kernel today: these rows were measured before rows recorded their kernel. It is the kernel that the choice of "
+    "today takes on such a GPU, as `graft bench --explain --device-like` says."
+)
+
+
+def _suite_table(operator: str, suite: str, rows: Sequence[Row], today: KernelsToday) -> Table:
     rivals, yardsticks = rivals_of(rows), yardsticks_of(rows)
     on_gpu = any(row.warm for row in rows)
     header = ["sample", "dtype", "layout", "time", "spread", "of the floor", "bound"]
     header += [*(["warm", "host"] if on_gpu else []), *(f"times {name}'s speed" for name in rivals)]
     header += [f"times {marked(name)}'s speed" for name in yardsticks]
+    kernels = _kernel_columns(rows, today)
+    header += kernels
     cells = []
-    for row in rows:
+    for place, row in enumerate(rows):
         line = [name_of(row), short_dtype(row.dtype), row.layout, format_time(row.time), format_spread(row.time)]
         line += [format_share(row.share), row.bound]
         if on_gpu:
             line += [format_time(row.warm), "" if row.host is None else format_seconds(row.host)]
         line += [_rival_cell(row.rivals.get(name)) for name in rivals]
-        cells.append([*line, *(_rival_cell(row.yardsticks.get(name)) for name in yardsticks)])
+        line += [_rival_cell(row.yardsticks.get(name)) for name in yardsticks]
+        cells.append([*line, *(column[place] for column in kernels.values())])
     summary = summarise_rows(rows)
     foot = ["geometric mean", "", "", "", "", format_share(summary.share), "", *(["", ""] if on_gpu else [])]
     foot += [f"{format_ratio(summary.against[name].ratio)}" for name in rivals]
     foot += [format_ratio(mean_of_yardstick(rows, name)) for name in yardsticks]
+    foot += [""] * len(kernels)
     notes = [*refusals(rows), *([UNVERIFIED] if yardsticks else [])]
     return Table(f"{operator}: {suite}", header, [*cells, foot], notes)
 
@@ -244,10 +273,17 @@ def how_measured(report: BenchReport) -> list[str]:
     return lines
 
 
-def as_markdown(report: BenchReport) -> str:
-    """The summary, every suite, and how they were measured."""
-    tables = [summary_table(report), *row_tables(report)]
-    return "\n".join([*(table.markdown() for table in tables), *(f"- {line}" for line in how_measured(report)), ""])
+def as_markdown(report: BenchReport, today: KernelsToday | None = None) -> str:
+    """The summary, every suite, and how they were measured.
+
+    Args:
+        report: the rows.
+        today: the kernels that are chosen today, for rows that do not say which kernels ran.
+    """
+    tables = [summary_table(report), *row_tables(report, today)]
+    named = [NAME_IS_PATH] if today or any(row.chosen for row in report.rows) else []
+    lines = [*how_measured(report), *named, *([CHOSEN_TODAY] if today else [])]
+    return "\n".join([*(table.markdown() for table in tables), *(f"- {line}" for line in lines), ""])
 
 
 def short_dtype(name: str) -> str:

@@ -150,6 +150,16 @@ def run(
             help="Show for each row which kernels ran, the operator's and the rivals', and their times.",
         ),
     ] = False,
+    device_like: Annotated[
+        str | None,
+        typer.Option(
+            "--device-like",
+            metavar="CAPABILITYxCOUNT",
+            help="With --explain: time nothing, and show which kernels torchgraft would choose on a GPU of this "
+            "compute capability with so many multiprocessors, for example 9.0x132, an H200. No GPU is needed.",
+            show_default=False,
+        ),
+    ] = None,
     every_kernel: Annotated[
         bool,
         typer.Option(
@@ -200,6 +210,22 @@ def run(
     from torchgraft.benchmarking import suite
     from torchgraft.benchmarking.live import LiveBench
 
+    if device_like is not None:
+        if not explained or models or draw or html_file or output or every_kernel or device is Device.cpu:
+            end_with(
+                "--device-like says which kernels would be chosen on a GPU: add --explain, and leave out --models, "
+                "--draw, --html, --output, --every-kernel and --device cpu"
+            )
+        asked = suite.Wanted(
+            device=torch.device("cuda"),
+            dtypes=_find_dtypes(dtypes),
+            layouts=_split(layouts),
+            directions=_split(directions or "forward"),
+            suites=_split(suites) if suites else None,
+            sample=sample,
+            quick=quick,
+        )
+        return _explain_like(device_like, _make_plan(targets or [], asked, models=False), json_file, markdown_file)
     files = _prepare_report(json_file, html_file, markdown_file, output)
     console = make_console(files.json, files.html, files.markdown)
     wanted = suite.Wanted(
@@ -358,6 +384,20 @@ def memory(
         end_with(mistake.args[0])
     with console.status("") as status:
         found = measure_memory(subjects, where, wanted, status.update)
+    _finish_tables(console, found, json_file, markdown_file)
+
+
+def _explain_like(device: str, planned: Sequence[Planned], json_file: Path | None, markdown_file: Path | None) -> None:
+    """Shows the kernels that would be chosen for rows, and writes the files; ends with one line if it is not known."""
+    from torchgraft.benchmarking.predicting import gpu_like, predict_rows
+
+    console = _prepare_table(json_file, markdown_file)
+    try:
+        found = predict_rows([each.candidate for each in planned if each.candidate is not None], gpu_like(device))
+    except ValueError as mistake:
+        raise typer.BadParameter(str(mistake), param_hint="--device-like") from None
+    except LookupError as missing:
+        end_with(missing.args[0], 1)
     _finish_tables(console, found, json_file, markdown_file)
 
 

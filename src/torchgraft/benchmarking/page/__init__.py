@@ -51,6 +51,7 @@ def render_page(report: BenchReport) -> str:
             bandwidth=draw_bandwidth(report, _NARROW),
             unplotted=sum(not (row.operations and row.time) for row in report.rows),
             on_gpu=any(row.warm for row in report.rows),
+            names_kernels=any(row.chosen for row in report.rows),
             machine=_machine(report),
             how=summary.how_measured(report),
             origin=summary.origin(report),

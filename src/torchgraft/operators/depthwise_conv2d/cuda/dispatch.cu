@@ -1,5 +1,6 @@
-// Which kernel serves a pass (policy.h), and its launch: one exhaustive switch for either table. A kernel
-// that none of them launches is an error and never something else's work.
+// Chooses the kernel of a pass (policy.h) and launches it: one exhaustive switch for each table, made from
+// its rows. If a table has a kernel without a launcher, the library does not link. If a kernel is chosen for
+// elements that it is not compiled for, the call fails; no other kernel computes it instead.
 
 #include "dispatch.h"
 
@@ -9,138 +10,44 @@
 namespace torchgraft::depthwise::cuda {
 namespace {
 
-// float64 is for checking gradients, not for speed.
-template <typename T>
-constexpr bool kIsFast = !std::is_same_v<T, double>;
-template <typename T>
-constexpr bool kIsHalf = sizeof(T) == 2;
+[[noreturn]] void fail_to_launch(const char* kernel, size_t element_bytes) {
+  fail("depthwise_conv2d: nothing launches ", kernel, " for elements of ", element_bytes, " bytes");
+}
 
 }  // namespace
 
 template <typename T>
 void correlate(const Correlation<T>& pass) {
-  const Problem problem = make_problem(pass);
-  const Rule& rule = choose(problem);
+  const CorrelationRule& rule = choose(make_problem(pass));
   switch (rule.kernel) {
-    case Kernel::gather_small:
-      return launch_gather_small(pass);
-    case Kernel::gather_large:
-      return launch_gather_large(pass);
-    case Kernel::gather_any:
-      return launch_gather_any(pass);
-    case Kernel::strips_correlate:
-      if constexpr (kIsFast<T>) return launch_strips_correlate(pass);
-      break;
-    case Kernel::small_planes_correlate:
-      if constexpr (kIsFast<T>) return launch_small_planes_correlate(pass);
-      break;
-    case Kernel::small_planes_whole:
-      if constexpr (std::is_same_v<T, float>) return launch_small_planes_whole(pass);
-      break;
-    case Kernel::tiles_correlate:
-      if constexpr (kIsFast<T>) return launch_tiles_correlate(pass);
-      break;
-    case Kernel::slide_correlate:
-      if constexpr (kIsFast<T>) return launch_slide_correlate(pass);
-      break;
-    case Kernel::slide_columns:
-      if constexpr (kIsFast<T>) return launch_slide_columns(pass);
-      break;
-    case Kernel::slide_window:
-      if constexpr (kIsFast<T>) return launch_slide_window(pass);
-      break;
-    case Kernel::gather_columns:
-      if constexpr (kIsFast<T>) return launch_gather_columns(pass);
-      break;
-    case Kernel::gather_columns_nhwc:
-      if constexpr (kIsFast<T>) return launch_gather_columns_nhwc(pass);
-      break;
-    case Kernel::slide_correlate_mma:
-      if constexpr (kIsHalf<T>) return launch_slide_correlate_mma(pass);
-      break;
-    case Kernel::bands_small:
-      if constexpr (kIsHalf<T>) return launch_bands_small(pass);
-      break;
-    case Kernel::bands_batch:
-      if constexpr (kIsHalf<T>) return launch_bands_batch(pass);
-      break;
-    case Kernel::bands_large:
-      if constexpr (kIsHalf<T>) return launch_bands_large(pass);
-      break;
-    case Kernel::strips_weight_grad:
-    case Kernel::small_planes_weight_grad:
-    case Kernel::tiles_weight_grad:
-    case Kernel::slide_columns_weight_grad:
-    case Kernel::slide_weight_grad:
-    case Kernel::slide_weight_grad_mma:
-    case Kernel::diagonals_nchw:
-    case Kernel::diagonals_nhwc:
-    case Kernel::gather_weight_grad:
-    case Kernel::gather_weight_grad_any:
-      break;
+#define TORCHGRAFT_CASE(NAME, LAUNCH, ELEMENTS, ...)   \
+  case CorrelationKernel::NAME:                        \
+    if constexpr (ELEMENTS<T>) return LAUNCH<T>(pass); \
+    break;
+    TORCHGRAFT_DEPTHWISE_CORRELATIONS(TORCHGRAFT_CASE)
+#undef TORCHGRAFT_CASE
   }
-  fail("depthwise_conv2d: nothing launches ", rule.name, " for elements of ", sizeof(T), " bytes");
+  fail_to_launch(rule.name, sizeof(T));
 }
 
 template <typename T>
 void sum_weight_grad(const WeightGrad<T>& pass) {
-  const Problem problem = make_problem<T>(pass.geometry, /*transposed=*/false, pass.layout,
-                                          common_alignment(pass.output_grad, pass.input));
-  const Rule& rule = choose_weight_grad(problem);
+  const WeightGradRule& rule = choose_weight_grad(make_problem<T>(
+      pass.geometry, /*transposed=*/false, pass.layout, common_alignment(pass.output_grad, pass.input)));
   switch (rule.kernel) {
-    case Kernel::gather_weight_grad:
-      return launch_gather_weight_grad(pass);
-    case Kernel::gather_weight_grad_any:
-      return launch_gather_weight_grad_any(pass);
-    case Kernel::strips_weight_grad:
-      if constexpr (kIsFast<T>) return launch_strips_weight_grad(pass);
-      break;
-    case Kernel::small_planes_weight_grad:
-      if constexpr (kIsFast<T>) return launch_small_planes_weight_grad(pass);
-      break;
-    case Kernel::tiles_weight_grad:
-      if constexpr (kIsFast<T>) return launch_tiles_weight_grad(pass);
-      break;
-    case Kernel::slide_columns_weight_grad:
-      if constexpr (kIsFast<T>) return launch_slide_columns_weight_grad(pass);
-      break;
-    case Kernel::slide_weight_grad:
-      if constexpr (kIsFast<T>) return launch_slide_weight_grad(pass);
-      break;
-    case Kernel::slide_weight_grad_mma:
-      if constexpr (kIsHalf<T>) return launch_slide_weight_grad_mma(pass);
-      break;
-    case Kernel::diagonals_nchw:
-      if constexpr (kIsHalf<T>) return launch_diagonals_nchw(pass);
-      break;
-    case Kernel::diagonals_nhwc:
-      if constexpr (kIsHalf<T>) return launch_diagonals_nhwc(pass);
-      break;
-    case Kernel::strips_correlate:
-    case Kernel::small_planes_correlate:
-    case Kernel::small_planes_whole:
-    case Kernel::tiles_correlate:
-    case Kernel::slide_correlate:
-    case Kernel::slide_columns:
-    case Kernel::slide_window:
-    case Kernel::slide_correlate_mma:
-    case Kernel::bands_small:
-    case Kernel::bands_batch:
-    case Kernel::bands_large:
-    case Kernel::gather_columns:
-    case Kernel::gather_columns_nhwc:
-    case Kernel::gather_small:
-    case Kernel::gather_large:
-    case Kernel::gather_any:
-      break;
+#define TORCHGRAFT_CASE(NAME, LAUNCH, ELEMENTS, ...)   \
+  case WeightGradKernel::NAME:                         \
+    if constexpr (ELEMENTS<T>) return LAUNCH<T>(pass); \
+    break;
+    TORCHGRAFT_DEPTHWISE_WEIGHT_GRADS(TORCHGRAFT_CASE)
+#undef TORCHGRAFT_CASE
   }
-  fail("depthwise_conv2d: nothing launches ", rule.name, " for elements of ", sizeof(T), " bytes");
+  fail_to_launch(rule.name, sizeof(T));
 }
 
 template <typename T>
 Arrangement arrange_weight_grad(const Geometry& geometry, Layout asked) {
-  constexpr int kAnyAlignment = 16;
-  const Problem problem = make_problem<T>(geometry, /*transposed=*/false, asked, kAnyAlignment);
+  const Problem problem = make_problem<T>(geometry, /*transposed=*/false, asked, kWholeAlignment);
   switch (images_of_weight_grad(problem)) {
     case Images::planes:
       return {Layout::contiguous, geometry.channels};

@@ -1,5 +1,5 @@
-// What every kernel of a pass is given, and every kernel's launcher. Each lies in the file of its name: a
-// folder is a technique, how bytes reach registers. Which of them serves is told in policy.h.
+// The arguments of every kernel of a pass, and the launcher of every kernel. A kernel is in the file of its
+// name; a folder is a technique, how bytes reach registers. policy.h chooses the kernel.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,6 +7,7 @@
 #include <torchgraft/dispatch.h>
 
 #include "../geometry.h"
+#include "kernel_table.h"
 #include "rounded.cuh"
 
 namespace torchgraft::depthwise::cuda {
@@ -57,64 +58,16 @@ struct WeightGrad {
   cudaStream_t stream;
 };
 
-// T is one of float, Half, BFloat16 where nothing else is said.
-template <typename T>
-void launch_strips_correlate(const Correlation<T>& pass);
-template <typename T>
-void launch_strips_weight_grad(const WeightGrad<T>& pass);
-
-template <typename T>
-void launch_small_planes_correlate(const Correlation<T>& pass);
-template <typename T>
-void launch_small_planes_weight_grad(const WeightGrad<T>& pass);
-void launch_small_planes_whole(const Correlation<float>& pass);
-
-template <typename T>
-void launch_tiles_correlate(const Correlation<T>& pass);
-template <typename T>
-void launch_tiles_weight_grad(const WeightGrad<T>& pass);
-
-template <typename T>
-void launch_slide_correlate(const Correlation<T>& pass);
-template <typename T>
-void launch_slide_columns(const Correlation<T>& pass);
-template <typename T>
-void launch_slide_window(const Correlation<T>& pass);
-template <typename T>
-void launch_slide_columns_weight_grad(const WeightGrad<T>& pass);
-template <typename T>
-void launch_slide_weight_grad(const WeightGrad<T>& pass);
-
-// Half and BFloat16.
-template <typename T>
-void launch_slide_correlate_mma(const Correlation<T>& pass);
-template <typename T>
-void launch_slide_weight_grad_mma(const WeightGrad<T>& pass);
-template <typename T>
-void launch_bands_small(const Correlation<T>& pass);
-template <typename T>
-void launch_bands_batch(const Correlation<T>& pass);
-template <typename T>
-void launch_bands_large(const Correlation<T>& pass);
-template <typename T>
-void launch_diagonals_nchw(const WeightGrad<T>& pass);
-template <typename T>
-void launch_diagonals_nhwc(const WeightGrad<T>& pass);
-
-// Double too; the columns not.
-template <typename T>
-void launch_gather_columns(const Correlation<T>& pass);
-template <typename T>
-void launch_gather_columns_nhwc(const Correlation<T>& pass);
-template <typename T>
-void launch_gather_small(const Correlation<T>& pass);
-template <typename T>
-void launch_gather_large(const Correlation<T>& pass);
-template <typename T>
-void launch_gather_any(const Correlation<T>& pass);
-template <typename T>
-void launch_gather_weight_grad(const WeightGrad<T>& pass);
-template <typename T>
-void launch_gather_weight_grad_any(const WeightGrad<T>& pass);
+// The launcher of each kernel, for the elements that its row of the table names.
+#define TORCHGRAFT_LAUNCHER(NAME, LAUNCH, ...) \
+  template <typename T>                        \
+  void LAUNCH(const Correlation<T>& pass);
+TORCHGRAFT_DEPTHWISE_CORRELATIONS(TORCHGRAFT_LAUNCHER)
+#undef TORCHGRAFT_LAUNCHER
+#define TORCHGRAFT_LAUNCHER(NAME, LAUNCH, ...) \
+  template <typename T>                        \
+  void LAUNCH(const WeightGrad<T>& pass);
+TORCHGRAFT_DEPTHWISE_WEIGHT_GRADS(TORCHGRAFT_LAUNCHER)
+#undef TORCHGRAFT_LAUNCHER
 
 }  // namespace torchgraft::depthwise::cuda

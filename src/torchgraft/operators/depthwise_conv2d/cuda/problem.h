@@ -29,6 +29,7 @@ struct Problem {
     return geometry.batch * result_channels() * result(geometry.height) * result(geometry.width);
   }
   constexpr bool is_half() const { return element_bytes == 2; }
+  constexpr bool is_float32() const { return element_bytes == 4; }
   constexpr bool is_float64() const { return element_bytes == 8; }
   constexpr bool has_half_tensor_cores() const { return is_half() && tensor_cores; }
 
@@ -142,6 +143,20 @@ inline int64_t most_chunks(const Geometry& geometry, bool channels_last) {
   return std::max<int64_t>(
       1, std::min({kMost, ceil_divide(kBlocks, blocks_of_chunk), elements / (kElementsOfPartialSum * weights),
                    kPartialSums / weights}));
+}
+
+// Kernels that move whole pieces of pixels in NHWC move this many channels of two bytes at a time, which
+// begin at this alignment.
+constexpr int64_t kWholeChannels = 8;
+constexpr int kWholeAlignment = 16;
+
+// The widest piece, of 16, 8 and 4 bytes, in which a kernel can copy every pixel of images so aligned; 0:
+// none.
+inline int copied_piece(int64_t channels, int element_bytes, int alignment) {
+  for (const int piece : {16, 8, 4}) {
+    if (alignment % piece == 0 && channels * element_bytes % piece == 0) return piece;
+  }
+  return 0;
 }
 
 // The greatest power of two, at most 16, that every pointer is a multiple of.

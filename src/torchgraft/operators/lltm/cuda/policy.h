@@ -5,6 +5,7 @@
 #pragma once
 
 #include <torchgraft/choice.h>
+#include <torchgraft/detail/threshold.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -13,9 +14,9 @@
 
 namespace torchgraft::lltm::cuda {
 
-// A threshold that was measured on an H200, as the same share of the device in hand.
-constexpr int64_t share_of_device(int64_t on_h200, int multiprocessors) {
-  return on_h200 * multiprocessors / kMultiprocessorsOfH200;
+// A threshold for the whole of an H200, as the same share of a device with so many multiprocessors.
+constexpr Threshold share_of_device(const Threshold& on_h200, int multiprocessors) {
+  return on_h200.times(multiprocessors).per(kMultiprocessorsOfH200);
 }
 
 // A rule whose kernel is one of `Choice`.
@@ -156,23 +157,25 @@ inline constexpr Rule kBackwardRules[] = {
 
 // ---------------------------------------------------------------- a cell, and products of gradients
 
-// Where one kernel takes less time than two products of PyTorch's and an elementwise one. In float, with few
-// rows, PyTorch's products take 15 us each on an H200; of halves, which have tensor cores, they take less
-// than this kernel: 12 us and 15 for 16 rows of 128 units.
+constexpr int64_t kGates = 3;
+
+// Multiply-adds up to which one kernel takes less time than two products of PyTorch's and an elementwise
+// kernel. In float32 with few rows, PyTorch's products take 15 us each on an H200. Products of halves, on
+// tensor cores, take less than this kernel: 12 us and 15 us for 16 rows of 128 units.
+TORCHGRAFT_THRESHOLD(kSmallCellProducts, int64_t{1} << 27);
 inline bool pays_as_small_cell(const RowsProblem& problem) {
-  constexpr int64_t kProducts = int64_t{1} << 27;
   return problem.rows * (problem.features + problem.units) <
-         share_of_device(kProducts, problem.multiprocessors) / (3 * problem.units);
+         share_of_device(kSmallCellProducts, problem.multiprocessors).per(kGates * problem.units);
 }
 
-// Where several products of halves, on tensor cores, take less time than one in float. Each number of the
-// gates' gradients is multiplied by all features and units. It must be split first, which takes as long as so
-// many of its products in float do.
+// Multiply-adds from which several products of halves, on tensor cores, take less time than one in float32.
+// Each number of the gates' gradients is multiplied by all features and units. It must be split first, which
+// takes as long as kSplitting of its products in float32.
+TORCHGRAFT_THRESHOLD(kHalfProducts, int64_t{1} << 27);
 inline bool pays_in_halves(const RowsProblem& problem) {
   constexpr int64_t kSplitting = 96;
-  constexpr int64_t kProducts = int64_t{1} << 27;
-  return problem.rows * 3 * problem.units * (problem.features + problem.units - kSplitting) >=
-         share_of_device(kProducts, problem.multiprocessors);
+  return problem.rows * kGates * problem.units * (problem.features + problem.units - kSplitting) >=
+         share_of_device(kHalfProducts, problem.multiprocessors);
 }
 
 enum class CellKernel { cell, elementwise };
@@ -184,24 +187,24 @@ inline constexpr CellRule kCellRules[] = {
     {"elementwise_forward", CellKernel::elementwise, always, always},
 };
 
-// All products of a sequence as one kernel, whose blocks go through the whole depth of their results, 1.1 us
-// for 64 of it. The others are five launches of PyTorch's or more, of halves twice as many, since factors and
-// results are converted. Fitted to a drawn half of 2,531 problems on an H200, of which it takes 26 % less
-// time in float where it is chosen, and 34 % less of halves.
+// Steps up to which one kernel for all products of a sequence pays. Its blocks go through the whole depth of
+// their results, 64 in a step of 1.1 us. The other ways are five launches of PyTorch's or more, and twice as
+// many for halves, whose factors and results are converted. Fitted to a drawn half of 2,531 problems on an
+// H200: where it is chosen, it takes 26 % less time in float32, and 34 % less in halves.
+TORCHGRAFT_THRESHOLD(kStepsTogether, 12);
+TORCHGRAFT_THRESHOLD(kStepsTogetherOfHalves, 20);
 inline bool pays_together(const RowsProblem& problem) {
   constexpr int64_t kTile = 32;
   constexpr int64_t kDepth = 64;
   constexpr int64_t kTilesOfMultiprocessor = 6;  // which take twice as long as one
-  constexpr int64_t kFewSteps = 12;
-  constexpr int64_t kFewStepsOfHalves = 20;
   const auto of_tiles = [](int64_t size) { return ceil_divide(size, kTile); };
-  const int64_t width = 3 * problem.units;
+  const int64_t width = kGates * problem.units;
   const int64_t tiles = of_tiles(problem.rows) * of_tiles(problem.features) +
                         of_tiles(width) * (of_tiles(problem.features) + of_tiles(problem.units) + 1);
   const int64_t steps = ceil_divide(std::max(problem.rows, width), kDepth);
-  const int64_t few = problem.element_bytes == 2 ? kFewStepsOfHalves : kFewSteps;
   const int64_t at_once = kTilesOfMultiprocessor * problem.multiprocessors;
-  return steps * (at_once + tiles) <= few * at_once;
+  return steps * (at_once + tiles) <=
+         (problem.is_half() ? kStepsTogetherOfHalves : kStepsTogether).times(at_once);
 }
 
 enum class GradsKernel { together, halves, plain };

@@ -51,6 +51,8 @@ struct RowsProblem {
   int64_t units;
   int element_bytes;
   int multiprocessors;
+
+  bool is_half() const { return element_bytes == 2; }
 };
 
 // One product of numbers of two bytes, (rows, depth) @ (depth, columns), with a result of float.

@@ -2,6 +2,8 @@
 // that is tuned. Host code alone.
 #pragma once
 
+#include <torchgraft/detail/threshold.h>
+
 #include <algorithm>
 #include <climits>
 #include <cstdint>
@@ -141,7 +143,7 @@ inline bool supports_cell(const RowsProblem& problem) {
   return problem.element_bytes == 4 && problem.rows > 0 && supports_products_together(problem);
 }
 
-inline bool supports_products_of_halves(const RowsProblem& problem) { return problem.element_bytes == 2; }
+inline bool supports_products_of_halves(const RowsProblem& problem) { return problem.is_half(); }
 
 // The depth of a product that is not shared out, and what the parts' is a multiple of.
 constexpr int64_t kDeepest = 2048;
@@ -149,10 +151,11 @@ constexpr int64_t kDepthStep = 64;
 
 // Whether cuBLAS may share the depth out among blocks, and leave some of it out (products/in_parts.cu): of a
 // deep product with fewer tiles than there are multiprocessors.
+TORCHGRAFT_THRESHOLD(kDeepestAtOnce, kDeepest);
 inline bool may_be_cut_short(const MatrixProblem& problem) {
   constexpr int64_t kTile = 128;
   const int64_t tiles = ceil_divide(problem.rows, kTile) * ceil_divide(problem.columns, kTile);
-  return problem.depth > kDeepest && tiles > 0 && tiles <= problem.multiprocessors;
+  return problem.depth > kDeepestAtOnce && tiles > 0 && tiles <= problem.multiprocessors;
 }
 
 // At least two parts.

@@ -1,4 +1,4 @@
-// Which kernel serves a pass (policy.h), how it cuts its work (supports.h), and its launch. Everything is
+// Chooses the kernel of a pass (policy.h), cuts its work (supports.h), and launches it. Everything is
 // enqueued on a stream, and nothing waits.
 #pragma once
 
@@ -24,18 +24,18 @@ struct Chosen {
                              device.multiprocessors,
                              device.shared_of_block,
                              device.shared_of_multiprocessor};
-    kernel = choose(kRules, problem).kernel;
-    plan = plan_of(kernel, problem);
+    const Rule& rule = choose(kRules, problem);
+    kernel = rule.kernel;
+    plan = rule.plan(problem);
   }
 
   void launch(const Arguments<T>& arguments, Pass pass, accumulate_t<T>* partial, cudaStream_t stream) const {
     switch (kernel) {
-      case Kernel::planes:
-        return launch_planes(arguments, pass, plan, partial, stream);
-      case Kernel::channels_last:
-        return launch_channels_last(arguments, pass, plan, partial, stream);
-      case Kernel::direct:
-        return launch_direct(arguments, pass, plan, partial, stream);
+#define TORCHGRAFT_CASE(NAME, LAUNCH, ...) \
+  case Kernel::NAME:                       \
+    return LAUNCH(arguments, pass, plan, partial, stream);
+      TORCHGRAFT_SHIFT_KERNELS(TORCHGRAFT_CASE)
+#undef TORCHGRAFT_CASE
     }
   }
 };

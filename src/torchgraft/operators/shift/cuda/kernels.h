@@ -1,5 +1,5 @@
-// The passes on CUDA and who serves them. T is one of double, float, Half, BFloat16; images are dense,
-// offsets contiguous.
+// The passes on CUDA and the kernels that compute them. T is one of double, float, Half, BFloat16; images are
+// dense, offsets contiguous.
 //
 // The gradient of the input gathers, as the forward pass does: four of the output's gradients are blended
 // where that blends four of the inputs. So every pass resamples a `source`; `Transposed` names the direction.
@@ -17,6 +17,7 @@
 #include <torchgraft/layout.h>
 
 #include "../geometry.h"
+#include "kernel_table.h"
 #include "problem.h"
 
 namespace torchgraft::shift::cuda {
@@ -50,16 +51,13 @@ void with_pass(Pass pass, Function&& function) {
   }
 }
 
-// Each as its plan says. Nothing is empty.
-template <typename T>
-void launch_planes(const Arguments<T>& arguments, Pass pass, const Plan& plan, accumulate_t<T>* partial,
-                   cudaStream_t stream);
-template <typename T>
-void launch_channels_last(const Arguments<T>& arguments, Pass pass, const Plan& plan,
-                          accumulate_t<T>* partial, cudaStream_t stream);
-template <typename T>
-void launch_direct(const Arguments<T>& arguments, Pass pass, const Plan& plan, accumulate_t<T>* partial,
-                   cudaStream_t stream);
+// The launcher of each kernel, which does what the plan says. Nothing is empty.
+#define TORCHGRAFT_LAUNCHER(NAME, LAUNCH, ...)                                                      \
+  template <typename T>                                                                             \
+  void LAUNCH(const Arguments<T>& arguments, Pass pass, const Plan& plan, accumulate_t<T>* partial, \
+              cudaStream_t stream);
+TORCHGRAFT_SHIFT_KERNELS(TORCHGRAFT_LAUNCHER)
+#undef TORCHGRAFT_LAUNCHER
 
 // The second pass over `parts` partial sums of each channel.
 template <typename T>

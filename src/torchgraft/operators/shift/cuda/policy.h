@@ -1,42 +1,35 @@
-// Which kernel serves a shift on CUDA: the first rule whose kernel supports the problem (supports.h) and pays
-// for it. Host code alone, so that it is tested without a GPU.
+// Which kernel computes a shift on CUDA: the first row of the table (kernel_table.h) whose kernel supports
+// the problem (supports.h) and pays for it. Host code alone, so that it is tested without a GPU.
 #pragma once
 
 #include <torchgraft/choice.h>
+#include <torchgraft/detail/threshold.h>
 
+#include "kernel_table.h"
 #include "supports.h"
 
 namespace torchgraft::shift::cuda {
 
-enum class Kernel { planes, channels_last, direct };
+// Rows of sources that keep a block busy, from which planes pay. Where rows are so long that fewer do, a tile
+// is one row of results, whose sources are read twice.
+TORCHGRAFT_THRESHOLD(kPlanesRows, kFewestRows);
+
+inline bool planes_pays(const Problem& problem) { return busy_rows(problem) >= kPlanesRows; }
+
+#define TORCHGRAFT_KERNEL_VALUE(NAME, ...) NAME,
+enum class Kernel { TORCHGRAFT_SHIFT_KERNELS(TORCHGRAFT_KERNEL_VALUE) };
+#undef TORCHGRAFT_KERNEL_VALUE
 
 struct Rule {
-  const char* name;
   Kernel kernel;
+  const char* name;
   bool (*supports)(const Problem&);
   bool (*pays)(const Problem&);
+  Plan (*plan)(const Problem&);
 };
 
-// A tile of longer rows is one row of results, whose sources are read twice.
-inline bool planes_pays(const Problem& problem) { return busy_rows(problem) >= kFewestRows; }
-
-inline constexpr Rule kRules[] = {
-    {"planes", Kernel::planes, supports_planes, planes_pays},
-    {"channels_last", Kernel::channels_last, supports_channels_last, always},
-    {"direct", Kernel::direct, always, always},
-};
-
-// How a kernel that supports the problem cuts its work.
-inline Plan plan_of(Kernel kernel, const Problem& problem) {
-  switch (kernel) {
-    case Kernel::planes:
-      return plan_planes(problem);
-    case Kernel::channels_last:
-      return *plan_channels_last(problem);
-    case Kernel::direct:
-      break;
-  }
-  return plan_direct(problem);
-}
+#define TORCHGRAFT_RULE(NAME, LAUNCH, SUPPORTS, PAYS, PLAN) {Kernel::NAME, #NAME, SUPPORTS, PAYS, PLAN},
+inline constexpr Rule kRules[] = {TORCHGRAFT_SHIFT_KERNELS(TORCHGRAFT_RULE)};
+#undef TORCHGRAFT_RULE
 
 }  // namespace torchgraft::shift::cuda

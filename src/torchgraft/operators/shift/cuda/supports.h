@@ -1,5 +1,5 @@
 // What each kernel can compute at all, and how it cuts its work: host code alone, so that it is tested
-// without a GPU. Where a kernel pays is told in policy.h.
+// without a GPU. policy.h says where a kernel pays.
 #pragma once
 
 #include <torchgraft/numbers.h>
@@ -122,7 +122,7 @@ inline int rows_of_thread(int64_t tile_rows, int64_t width, int threads, int ele
   return static_cast<int>(best);
 }
 
-// Of what it supports.
+// For a problem that the kernel supports.
 inline Plan plan_planes(const Problem& problem) {
   const Geometry& geometry = problem.geometry;
   const Tiles tiles = *cut_planes(problem);
@@ -160,9 +160,9 @@ constexpr int64_t kLeastSpan = 5;  // rows, of offsets in one pass
 // Threads that are resident at once on a multiprocessor, by registers: of 96 and of 80 a thread.
 constexpr int channels_last_resident_threads(Pass pass) { return has_sums(pass) ? 640 : 768; }
 
-// Nothing where positions are too large for 32 bits, a row too long for the threads of a block, or shared
-// memory too small for the rows that one result needs.
-inline std::optional<Plan> plan_channels_last(const Problem& problem) {
+// How the kernel cuts its work; nothing if positions are too large for 32 bits, a row is too long for the
+// threads of a block, or shared memory is too small for the rows that one result needs.
+inline std::optional<Plan> cut_channels_last(const Problem& problem) {
   constexpr int64_t kLimit = int64_t{1} << 29;
   const Geometry& geometry = problem.geometry;
   const Pass pass = problem.pass;
@@ -219,8 +219,11 @@ inline std::optional<Plan> plan_channels_last(const Problem& problem) {
 }
 
 inline bool supports_channels_last(const Problem& problem) {
-  return problem.channels_last && plan_channels_last(problem).has_value();
+  return problem.channels_last && cut_channels_last(problem).has_value();
 }
+
+// For a problem that the kernel supports.
+inline Plan plan_channels_last(const Problem& problem) { return *cut_channels_last(problem); }
 
 // ---------------------------------------------------------------- direct: anything
 

@@ -15,7 +15,7 @@
 #include <torchgraft/async_copy.cuh>
 
 #include "../kernels.h"
-#include "../problem.h"
+#include "supports.h"
 
 namespace torchgraft::depthwise::cuda {
 namespace {
@@ -212,12 +212,15 @@ void launch(const Correlation<float>& pass) {
 
 }  // namespace
 
-void launch_small_planes_whole(const Correlation<float>& pass) {
-  if (pass.geometry.width.input == 7) {
+template <typename T>
+void launch_small_planes_whole(const Correlation<T>& pass) {
+  if (pass.geometry.width.input == kSmallPlane) {
     launch<WholePlanes<7, 7, 4, 4>>(pass);
   } else {
     launch<WholePlanes<14, 2, 1, 3>>(pass);
   }
 }
+
+template void launch_small_planes_whole(const Correlation<float>&);
 
 }  // namespace torchgraft::depthwise::cuda
