@@ -14,14 +14,14 @@ namespace torchgraft::depthwise::cuda {
 
 // A threshold for the whole of an H200, as the same share of the device of a problem.
 constexpr Threshold share_of_device(const Problem& problem, const Threshold& on_h200) {
-  return {on_h200.name, on_h200.value * problem.multiprocessors / kMultiprocessorsOfH200};
+  return on_h200.times(problem.multiprocessors).per(kMultiprocessorsOfH200);
 }
 
 inline bool is_odd(int64_t number) { return number % 2 != 0; }
 
-// Whether a thread of another kernel slides along its images after they are brought into NCHW: kernels are so
-// large that arithmetic counts for more than moving images. With a stride or a dilation only the kernels of
-// halves gain by this, which compute in phases.
+// Whether it pays to bring images into NCHW first: the kernel is so large that arithmetic counts for more
+// than moving images, and windows slide along the rows of planes. With a stride or a dilation only the
+// kernels of halves gain by this, which compute in phases.
 inline bool planes_pay(const Geometry& geometry, int element_bytes) {
   constexpr int kHalfBytes = 2, kDoubleBytes = 8;
   const bool has_half_phases =
