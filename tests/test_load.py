@@ -13,7 +13,7 @@ from reports import ENVIRONMENT, ROOFS, make_report, make_row
 from torchgraft import Operator
 from torchgraft.benchmarking import Subject, cpp_calls, load, measure_overhead, memory, suite
 from torchgraft.benchmarking.live import LiveBench, print_report
-from torchgraft.benchmarking.load import Load, Reading, Watch, others_between, take_reading
+from torchgraft.benchmarking.load import Load, LoadReading, LoadWatch, others_between, take_reading
 from torchgraft.benchmarking.page import render_page
 from torchgraft.benchmarking.results import report_from_dict
 from torchgraft.benchmarking.rows import RivalResult
@@ -32,14 +32,14 @@ class Machine:
         self.now = self.busy = 0.0
 
     def look(self):
-        return Reading(self.now, self.busy, own=0.0, load=0.0)
+        return LoadReading(self.now, self.busy, own=0.0, load=0.0)
 
     def sleep(self, seconds):
         self.now += seconds
         self.busy += seconds * (self.others.pop(0) if len(self.others) > 1 else self.others[0])
 
     def watch(self, patience=30.0, device=CPU):
-        return Watch(device, patience, self.look, self.sleep)
+        return LoadWatch(device, patience, self.look, self.sleep)
 
 
 @pytest.fixture(autouse=True)
@@ -51,16 +51,16 @@ class TestReadings:
     """How many processors others keep busy."""
 
     def test_what_this_process_does_is_not_others(self):
-        assert others_between(Reading(10, 100, 50, 0), Reading(12, 103.5, 51.5, 0)) == 1.0
+        assert others_between(LoadReading(10, 100, 50, 0), LoadReading(12, 103.5, 51.5, 0)) == 1.0
 
     def test_ticks_may_make_it_less_than_nothing(self):
-        assert others_between(Reading(0, 0, 0, 0), Reading(1, 0.99, 1.0, 0)) == 0.0
+        assert others_between(LoadReading(0, 0, 0, 0), LoadReading(1, 0.99, 1.0, 0)) == 0.0
 
     def test_of_too_short_a_time_nothing_is_said(self):
-        assert others_between(Reading(0, 0, 0, 0), Reading(0.05, 0.1, 0, 0)) is None
+        assert others_between(LoadReading(0, 0, 0, 0), LoadReading(0.05, 0.1, 0, 0)) is None
 
     def test_where_processors_are_not_counted_the_load_average_stands_for_them(self):
-        assert others_between(Reading(0, math.nan, 0, 3.0), Reading(1, math.nan, 1, 3.0)) == 2.0
+        assert others_between(LoadReading(0, math.nan, 0, 3.0), LoadReading(1, math.nan, 1, 3.0)) == 2.0
 
     def test_work_of_other_processors_does_not_count_and_that_of_other_virtual_machines_does(
         self, tmp_path, monkeypatch

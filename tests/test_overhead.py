@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import torchgraft
 from torchgraft import Operator
-from torchgraft.benchmarking import Subject, Table, measure_overhead
+from torchgraft.benchmarking import CalledOperator, Table, measure_overhead
 from torchgraft.benchmarking.layers import MODES, Costs
 from torchgraft.benchmarking.overhead import OperatorOverhead, kernel_calls
 from torchgraft.checking.subject import find_subjects
@@ -19,7 +19,7 @@ OPERATORS = {name.partition("::")[2] for name in Operator.registered if name.sta
 
 
 def subject_of(name, *arguments):
-    return Subject(name, Operator.registered[f"torchgraft::{name}"], arguments)
+    return CalledOperator(name, Operator.registered[f"torchgraft::{name}"], arguments)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_the_yardstick_makes_the_kernels_of_forward_and_backward():
 
 
 def test_an_operator_without_a_kernel_is_named(without_kernel):
-    result = measure_overhead([Subject("twice", without_kernel, (torch.ones(8),))], seconds=0.1)
+    result = measure_overhead([CalledOperator("twice", without_kernel, (torch.ones(8),))], seconds=0.1)
     assert {each.operator for each in result.fallbacks} == {"torchgraft_test_overhead::twice"}
     assert any(
         "torchgraft_test_overhead::twice was timed on its reference" in note for note in result.tables()[0].notes

@@ -3,8 +3,8 @@
 Knows an Operator and its samples, and no operator by name.
 """
 
-from torchgraft.benchmarking.overhead import Overhead, Subject, measure_overhead
+from torchgraft.benchmarking.overhead import CalledOperator, Overhead, measure_overhead
 from torchgraft.benchmarking.table import Table
 from torchgraft.machine.environment import Environment, describe_environment
 
-__all__ = ["Environment", "Overhead", "Subject", "Table", "describe_environment", "measure_overhead"]
+__all__ = ["CalledOperator", "Environment", "Overhead", "Table", "describe_environment", "measure_overhead"]

@@ -1,4 +1,4 @@
-"""What a GPU did while it was measured: its clock and its temperature, from NVIDIA's management library.
+"""Clock and temperature of a GPU while it is measured, from NVIDIA's management library.
 
 A card that is hot or that others share runs slower; a figure beside which neither stands cannot be trusted.
 """
@@ -10,14 +10,14 @@ from typing import NamedTuple
 import torch
 
 
-class Reading(NamedTuple):
+class CardReading(NamedTuple):
     """One look at a card: megahertz of its multiprocessors, degrees Celsius."""
 
     clock: int
     temperature: int
 
 
-def read_card(device: torch.device) -> Reading | None:
+def read_card(device: torch.device) -> CardReading | None:
     """The state of a GPU; None of a CPU, without the package nvidia-ml-py, and where the driver does not tell."""
     if device.type != "cuda":
         return None
@@ -32,7 +32,7 @@ def read_card(device: torch.device) -> Reading | None:
     try:
         # By its UUID: the library numbers cards in an order of its own.
         handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-        return Reading(
+        return CardReading(
             int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
             int(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),
         )

@@ -1,4 +1,4 @@
-"""What a call of an operator costs from C++, beside the same call from Python, in microseconds.
+"""Microseconds of a call of an operator from C++, beside the same call from Python.
 
 A program of C++ is built and run for it, as a reader of docs/cpp.md builds one: it calls the functions of
 `torchgraft/operators.h`, on tensors of a few elements, so that what is left is the call. All operators are timed in
@@ -21,7 +21,7 @@ from torch.utils.benchmark import Timer
 
 from torchgraft.authoring.cpp import in_cpp, is_callable
 from torchgraft.benchmarking import load
-from torchgraft.benchmarking.overhead import Subject, time_in_turn
+from torchgraft.benchmarking.overhead import CalledOperator, time_in_turn
 from torchgraft.benchmarking.provenance import Provenance, provenance_of_calls
 from torchgraft.benchmarking.table import Table
 from torchgraft.building import find_tool
@@ -96,7 +96,7 @@ _ROUNDS, _BLOCKS = 200, 5
 
 @dataclass(frozen=True)
 class CallCost:
-    """What a call of an operator costs, in microseconds.
+    """The cost of a call of an operator, in microseconds.
 
     Attributes:
         name: the operator.
@@ -113,7 +113,7 @@ class CallCost:
 
 @dataclass(frozen=True)
 class CppCalls:
-    """What calls from C++ and from Python cost.
+    """The cost of calls from C++ and from Python.
 
     `load` is what was known of other programs, and `others` how many processors they kept busy meanwhile.
     """
@@ -147,10 +147,10 @@ class CppCalls:
 
 
 def measure_cpp_calls(
-    subjects: Sequence[Subject],
+    subjects: Sequence[CalledOperator],
     seconds: float,
     on_wait: Callable[[str], None] = lambda why: None,
-    watch: load.Watch | None = None,
+    watch: load.LoadWatch | None = None,
 ) -> CppCalls:
     """Times calls of operators from C++ and from Python.
 
@@ -165,7 +165,7 @@ def measure_cpp_calls(
         RuntimeError: the program cannot be built; with what the tool said.
     """
     subjects = [each for each in subjects if is_callable(each.operator)]
-    watch = watch or load.Watch(torch.device("cpu"), load.PATIENCE)
+    watch = watch or load.LoadWatch(torch.device("cpu"), load.PATIENCE)
     watch.wait(on_wait)
     cpp = _in_cpp(subjects, seconds / len(subjects))
     threads = torch.get_num_threads()
@@ -188,7 +188,7 @@ def measure_cpp_calls(
     return CppCalls(environment, tuple(costs), provenance_of_calls(), watch.load, others)
 
 
-def program(subjects: Sequence[Subject], seconds: float) -> str:
+def program(subjects: Sequence[CalledOperator], seconds: float) -> str:
     """The source of the program, which gives each operator so long. Tensors are made before a call is timed."""
     lines = []
     for subject in subjects:
@@ -203,7 +203,7 @@ def program(subjects: Sequence[Subject], seconds: float) -> str:
     return text.replace("ROUNDS", str(_ROUNDS)).replace("BLOCKS", str(_BLOCKS))
 
 
-def _in_cpp(subjects: Sequence[Subject], seconds: float) -> dict[str, float]:
+def _in_cpp(subjects: Sequence[CalledOperator], seconds: float) -> dict[str, float]:
     cmake, ninja = find_tool("cmake"), find_tool("ninja")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

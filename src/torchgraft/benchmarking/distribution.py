@@ -1,4 +1,4 @@
-"""What rows that were drawn come to: how ratios and floors are distributed, and which rows are the worst."""
+"""Random rows, summarised: how ratios and floors are distributed, and which rows are the worst."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 def beside(row: Row) -> tuple[str, RivalResult | None]:
-    """What stands beside a row that was drawn, and its name."""
+    """The rival of a random row, and its name."""
     others = {**row.rivals, **row.yardsticks}
     name = next((name for name in others if not name.startswith(KERNEL)), "")
     return (marked(name) if name in row.yardsticks else name), others.get(name)
@@ -85,7 +85,7 @@ def distribution_tables(report: BenchReport) -> list[Table]:
 
 
 def notes(report: BenchReport) -> list[str]:
-    """What the tables mean, what was refused, and where it was measured."""
+    """The lines below the tables: their meaning, refused rows, and the machine."""
     refused = [line for line in refusals(report.rows) if line.startswith("refused")]
     return [
         *(["{} calls of each operator, sampled at random with seed {}.".format(*report.drawn)] if report.drawn else []),

@@ -68,7 +68,7 @@ class Inputs:
 
 @dataclass
 class Bench:
-    """What all rows of a run share.
+    """The state that all rows of a run share.
 
     Attributes:
         capturing: captures calls; None on a CPU.
@@ -83,7 +83,7 @@ class Bench:
     provenances: dict[tuple[str, bool], Provenance] = field(default_factory=dict)
 
     def provenance(self, candidate: Candidate) -> Provenance:
-        """What a candidate is measured on."""
+        """The sources and tools of a candidate."""
         gradients = candidate.direction != "forward"
         key = candidate.operator.qualified_name, gradients
         if key not in self.provenances:
@@ -305,7 +305,7 @@ def _forced(candidate: Candidate, kernel: str, call: Callable[[], Any]) -> Calla
 
 
 def _difference(candidate: Candidate, found: Any, expected: Any) -> str:
-    """What is wrong with a result beside another's; empty where nothing is."""
+    """The difference between two results that is too large; empty if there is none."""
     call = candidate.call
     summed = max(call.summed, candidate.benchmark.sample.elements if candidate.direction != "forward" else 1)
     try:

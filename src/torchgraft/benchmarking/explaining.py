@@ -1,4 +1,4 @@
-"""What serves a call: the kernels that it launches on a GPU, the operators that it ends in on a CPU."""
+"""The kernels that a call launches on a GPU, or the operators that it ends in on a CPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Served:
 
 
 def explain(call: Callable[[], Any], device: torch.device) -> tuple[Served, ...]:
-    """What serves one call, in the order in which it began; the call was made before.
+    """The kernels or operators of one call, in the order in which they began; the call was made before.
 
     Args:
         call: is called under PyTorch's profiler: once on a GPU, whose clock sees kernels alone. On a CPU an operator
@@ -47,7 +47,7 @@ def kernels_of(call: Callable[[], Any], device: torch.device) -> tuple[str, ...]
 
 
 def _seconds(call: Callable[[], Any], device: torch.device) -> Counter[str]:
-    """What one call spends in each kernel or operator."""
+    """The time that one call spends in each kernel or operator."""
     on_gpu = device.type == "cuda"
     activities = [ProfilerActivity.CUDA] if on_gpu else [ProfilerActivity.CPU]
     if on_gpu:

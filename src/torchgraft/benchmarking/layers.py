@@ -1,4 +1,4 @@
-"""What calling one of our layers costs the host, beside the layer of PyTorch that it replaces.
+"""Host time of calling one of our layers, beside the layer of PyTorch that it replaces.
 
 Both layers have the same sizes, so small that a kernel takes no time. On a GPU calls return before kernels end, and
 what is timed is the host's part: here kernels end sooner than the host makes the next call.
@@ -46,7 +46,7 @@ class Costs(NamedTuple):
 
 @dataclass(frozen=True)
 class LayerOverhead:
-    """What a layer of ours and the layer that it replaces cost, by the names of `MODES`."""
+    """The cost of a layer of ours and of the layer that it replaces, by the names of `MODES`."""
 
     name: str
     replaced: str
@@ -81,7 +81,7 @@ def layer_timers(pairs: Sequence[ReplacedLayer], device: torch.device) -> dict[t
 
 
 def layers_from(pairs: Sequence[ReplacedLayer], costs: Mapping[tuple[str, str], float]) -> tuple[LayerOverhead, ...]:
-    """What was found for the timers of `layer_timers`."""
+    """The times that the timers of `layer_timers` measured."""
     return tuple(
         LayerOverhead(
             pair.name,

@@ -110,7 +110,7 @@ def print_suite(console: Console, rows: Sequence[Row]) -> None:
 
 
 def _print_details(console: Console, row: Row, same: Sequence[str]) -> None:
-    """What served a row, and each kernel's time, where that was asked for; `same` is what the title says already."""
+    """The kernels of a row with their times, if that was asked for; `same` is what the title says already."""
     kernels = {name: each for name, each in row.rivals.items() if name.startswith(KERNEL)}
     if not row.served and not kernels:
         return
@@ -203,7 +203,7 @@ def _needed(columns: dict[str, list[str | Text]], foot: dict[str, str]) -> int:
 
 
 def print_report(console: Console, report: BenchReport) -> None:
-    """What all rows come to, where they were measured, and how."""
+    """A summary of all rows: where they were measured, and how."""
     slower = _shown("▼", console.encoding)
     legend = (
         f"2.4x: we are 2.4 times as fast; ~ within noise, {slower} slower. floor: share of the least possible time."
@@ -246,7 +246,7 @@ def _card(report: BenchReport) -> str:
 
 
 def print_changes(console: Console, old: BenchReport, new: BenchReport, changes: Sequence[Change]) -> None:
-    """What became of each row since another run; of those within noise only how many."""
+    """Compares each row with another run; rows within noise are only counted."""
     console.print(Text(f"old  {old.environment}", "dim"))
     console.print(Text(f"new  {new.environment}", "dim"))
     console.print()

@@ -1,4 +1,4 @@
-"""What other programs do on the machine while something is timed.
+"""Load: how busy other programs keep the machine while something is timed.
 
 The threads of a call wait for each other. Where another program holds the processor of one of them, all of them wait
 until the operating system gives it back: the call takes a slice of the scheduler, some milliseconds, whatever it
@@ -28,8 +28,8 @@ _STATE, _IDLE = Path("/proc/stat"), (3, 4)
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What the operating system has counted up to a moment, in seconds.
+class LoadReading:
+    """Counters of the operating system at a moment, in seconds.
 
     Attributes:
         moment: the time.
@@ -45,12 +45,12 @@ class Reading:
     load: float
 
 
-def take_reading() -> Reading:
-    """What the operating system has counted up to now."""
-    return Reading(time.monotonic(), _busy_seconds(), time.process_time(), os.getloadavg()[0])
+def take_reading() -> LoadReading:
+    """Reads the counters of the operating system."""
+    return LoadReading(time.monotonic(), _busy_seconds(), time.process_time(), os.getloadavg()[0])
 
 
-def others_between(before: Reading, after: Reading) -> float | None:
+def others_between(before: LoadReading, after: LoadReading) -> float | None:
     """How many processors other programs kept busy between two readings; None of too short a time.
 
     Where the system does not count what processors do, the load average stands for it, which follows within a minute.
@@ -82,7 +82,7 @@ def _busy_seconds() -> float:
 
 @dataclass(frozen=True)
 class Load:
-    """What was known of other programs in a run.
+    """The load by other programs in a run, as far as it is known.
 
     Attributes:
         processors: how many this process may use.
@@ -116,7 +116,7 @@ class Load:
 
 
 @dataclass
-class Watch:
+class LoadWatch:
     """Waits for other programs to end before something is timed, for so long in all and no longer.
 
     Attributes:
@@ -130,7 +130,7 @@ class Watch:
 
     device: torch.device
     patience: float
-    look: Callable[[], Reading] = take_reading
+    look: Callable[[], LoadReading] = take_reading
     sleep: Callable[[float], None] = time.sleep
     load: Load = field(init=False)
     last: float | None = field(init=False, default=None)

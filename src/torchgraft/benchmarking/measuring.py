@@ -137,7 +137,7 @@ def _by_kernel(candidate: Candidate, kernel: str) -> Callable[..., Any]:
 
 
 def functions_of(candidate: Candidate) -> dict[str, Callable[..., Any]]:
-    """What is timed, by name: the operator twice, so that the noise is known, and its rivals."""
+    """The functions that are timed, by name: the operator twice, so that the noise is known, and its rivals."""
     operator = candidate.operator
 
     def reference(*arguments: Any) -> Any:
@@ -195,7 +195,7 @@ def _rewriting(candidate: Candidate, function: Callable[..., Any], arguments: Se
 
 
 def why_it_fails(call: Callable[[], Any]) -> str:
-    """What a call raises, in a line; empty where it raises nothing."""
+    """The error that a call raises, in a line; empty if it raises none."""
     try:
         call()
     except Exception as error:
@@ -204,7 +204,7 @@ def why_it_fails(call: Callable[[], Any]) -> str:
 
 
 def _verifier(candidate: Candidate, arguments: tuple[Any, ...]) -> Callable[[Any, int], None]:
-    """What compares the result of one more call, rounded so often at most, with the reference in float64.
+    """Builds the function that compares the result of one more call with the reference in float64.
 
     Forward it is called on new values of the same tensors, so that a result that was remembered shows as wrong.
     """

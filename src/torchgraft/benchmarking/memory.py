@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from torchgraft.benchmarking import load
-from torchgraft.benchmarking.load import Load, Watch
+from torchgraft.benchmarking.load import Load, LoadWatch
 from torchgraft.benchmarking.provenance import Provenance, provenance_of_operator
 from torchgraft.benchmarking.summary import UNVERIFIED, marked, short_dtype
 from torchgraft.benchmarking.table import Table
@@ -50,7 +50,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """What was found, where, and of which sources each operator was measured.
+    """The figures, the machine, and the sources of each operator that was measured.
 
     `load` is what was known of other programs, and `others` how many processors they kept busy before the first call.
     """
@@ -105,7 +105,7 @@ def measure_memory(
         on_start: told what is measured next, or why it waits for other programs to end.
     """
     # What runs in other processes is ours; so others are only looked at before these begin.
-    watch = Watch(device, load.PATIENCE)
+    watch = LoadWatch(device, load.PATIENCE)
     watch.wait(on_start)
     peaks = []
     for subject in subjects:

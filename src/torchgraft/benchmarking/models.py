@@ -141,7 +141,7 @@ class Variant:
 
     @property
     def sample(self) -> str:
-        """What names the row, beside dtype and layout."""
+        """The name of the row, beside dtype and layout."""
         size = self.model.size
         return f"{self.model.batch},3,{size}x{size} {'compiled' if self.compiled else 'eager'}"
 

@@ -1,4 +1,4 @@
-"""What calling an operator costs beyond its kernel, and a layer beside the one that it replaces, in microseconds.
+"""Microseconds that a call of an operator costs beyond its kernel, and a layer beside the one that it replaces.
 
 On tensors of a few elements a kernel takes no time, so that what is left is the call: the front door that explains
 errors and chooses a path, and the autograd Function around it. Each is set beside the least that PyTorch lets a call
@@ -40,7 +40,7 @@ _ROUNDS = 25
 _BLOCKS = 5
 
 
-class Subject(NamedTuple):
+class CalledOperator(NamedTuple):
     """An operator to time, and the arguments to call it with: small ones, or the kernel is timed too.
 
     Attributes:
@@ -60,7 +60,7 @@ class Subject(NamedTuple):
 
 @dataclass(frozen=True)
 class OperatorOverhead:
-    """What the paths of one operator cost, in microseconds a call.
+    """The cost of the paths of one operator, in microseconds a call.
 
     Attributes:
         name: the operator.
@@ -84,7 +84,7 @@ class OperatorOverhead:
 
     @property
     def front_door(self) -> float:
-        """What calling the Operator costs beyond calling its kernel."""
+        """The microseconds of calling the Operator beyond those of its kernel."""
         return self.call - self.raw
 
     @property
@@ -94,7 +94,7 @@ class OperatorOverhead:
 
     @property
     def excess(self) -> float:
-        """What a forward and backward costs beyond that."""
+        """The microseconds of forward and backward beyond those of the yardstick."""
         return self.backward - self.yardstick
 
     @property
@@ -124,7 +124,7 @@ class OperatorOverhead:
 
 @dataclass(frozen=True)
 class Overhead:
-    """What calls cost: fixed yardsticks by name, operators, layers, and the operators that had no kernel to call.
+    """The cost of calls: fixed yardsticks by name, operators, layers, and the operators that had no kernel to call.
 
     `load` is what was known of other programs, and `others` how many processors they kept busy meanwhile, if that is
     known.
@@ -181,12 +181,12 @@ class Overhead:
 
 
 def measure_overhead(
-    subjects: Sequence[Subject],
+    subjects: Sequence[CalledOperator],
     seconds: float = 15.0,
     device: str = "cpu",
     *,
     on_wait: Callable[[str], None] = lambda why: None,
-    watch: load.Watch | None = None,
+    watch: load.LoadWatch | None = None,
 ) -> Overhead:
     """Times every path of every subject, and every layer beside the one that it replaces, with one thread on the CPU.
 
@@ -211,7 +211,7 @@ def measure_overhead(
             timers |= {(subject.name, path): timer for path, timer in _make_timers(subject).items()}
         timers |= layer_timers(replaced, torch.device(device))
         # One thread of the host is timed, wherever tensors are.
-        watch = watch or load.Watch(torch.device("cpu"), load.PATIENCE)
+        watch = watch or load.LoadWatch(torch.device("cpu"), load.PATIENCE)
         watch.wait(on_wait)
         costs, others = time_in_turn(timers, seconds, watch, on_wait)
     names = {subject.operator.qualified_name for subject in subjects}
@@ -233,7 +233,7 @@ def measure_overhead(
 
 
 def time_in_turn(
-    timers: dict[tuple[str, str], Timer], seconds: float, watch: load.Watch, on_wait: Callable[[str], None]
+    timers: dict[tuple[str, str], Timer], seconds: float, watch: load.LoadWatch, on_wait: Callable[[str], None]
 ) -> tuple[dict[tuple[str, str], float], float | None]:
     """Microseconds a call of each timer's statement: the smallest of the medians of all rounds.
 
@@ -266,7 +266,7 @@ class KernelCall(NamedTuple):
     keywords: dict[str, Any]
 
 
-def kernel_calls(subject: Subject) -> list[KernelCall]:
+def kernel_calls(subject: CalledOperator) -> list[KernelCall]:
     """Runs a subject forward and backward; the calls that the dispatcher saw, on arguments that need no gradient."""
     recording = _Recording(subject)
     with _Recorder() as recorder:
@@ -309,7 +309,7 @@ class _Recorder(TorchDispatchMode):
 class _Recording:
     """The arguments of a subject with a gradient recorded for each that can have one."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: CalledOperator) -> None:
         self.arguments = tuple(
             value.detach().clone().requires_grad_(value.is_floating_point()) if isinstance(value, Tensor) else value
             for value in subject.arguments
@@ -319,7 +319,7 @@ class _Recording:
         self.output_grads = tuple(torch.ones_like(output) for output in outputs)
 
 
-def _make_timers(subject: Subject) -> dict[str, Timer]:
+def _make_timers(subject: CalledOperator) -> dict[str, Timer]:
     """A timer a path, under the names of `OperatorOverhead`."""
     operator, plain, recording = subject.operator, _detached(subject.arguments), _Recording(subject)
     arguments, inputs, output_grads = recording.arguments, recording.inputs, recording.output_grads

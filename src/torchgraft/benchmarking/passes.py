@@ -1,4 +1,4 @@
-"""What is timed of an operator: its forward pass, its gradients, or both, bound to arguments."""
+"""The passes of an operator that are timed: forward, gradients, or both, bound to arguments."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Candidate:
 
     @property
     def call(self) -> Call:
-        """What is called."""
+        """The function that is called."""
         return Call(self.operator, self.samples, self.benchmark.sample, self.device, self.dtype, 0)
 
     def differentiates(self, argument: str) -> bool:

@@ -28,7 +28,7 @@ _COMPILED_BY = re.compile(rb"torchgraft: compiled by ([^\0]+)\0")
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a result was measured with.
+    """The tools with which a result was measured.
 
     Attributes:
         sources: the hash of what decides its time; empty where the sources were not at hand, as of a wheel.

@@ -18,7 +18,7 @@ from torchgraft.checking.subject import find_subjects
 
 @dataclass(frozen=True)
 class Renewal:
-    """What became of the rows of a report.
+    """The rows of a report by what must be measured again.
 
     Attributes:
         stale: were measured at an earlier commit.
@@ -32,7 +32,7 @@ class Renewal:
 
 
 def judge(report: BenchReport, here: Provenance) -> Renewal:
-    """What became of the rows of a report; reads sources alone, and measures nothing.
+    """Sorts the rows of a report by what must be measured again; reads sources alone, and measures nothing.
 
     Args:
         report: was measured before.

@@ -1,4 +1,4 @@
-"""What a benchmark found: rows, the machine, and what became of them since another run."""
+"""Results of a benchmark: rows, the machine, and a comparison with another run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchgraft.machine.figures import as_json
 
 @dataclass(frozen=True)
 class Card:
-    """What a device did while it was measured.
+    """The state of a device while it was measured.
 
     Attributes:
         clocks: megahertz of the multiprocessors, before and after; empty where they cannot be read.
@@ -117,7 +117,7 @@ class Change:
 
 
 def compare(old: BenchReport, new: BenchReport) -> list[Change]:
-    """What became of each row that both runs hold: 'faster', 'slower', 'same' within noise, or 'lost'.
+    """Compares each row that both runs hold: 'faster', 'slower', 'same' within noise, or 'lost'.
 
     The noise of a comparison is what both runs said of their own: how far the same kernel was from itself, and how
     far the rounds lay apart; three in a hundred at the least, as two processes never find a machine the same.
@@ -179,5 +179,5 @@ def _own_noise(row: Row) -> float:
 
 
 def regressions(changes: Sequence[Change]) -> list[Change]:
-    """What is slower beyond noise, or has no time any more."""
+    """The rows that are slower beyond noise, or have no time any more."""
     return [change for change in changes if change.verdict in ("slower", "lost")]

@@ -1,4 +1,4 @@
-"""What a device can do at most, measured: the roofs under which every kernel stays."""
+"""Roofs: the bandwidth and the operations a second of a device, measured, which no kernel exceeds."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ KERNEL = "kernel "
 
 @dataclass(frozen=True)
 class RivalResult:
-    """What stands beside us: its time, and how many times ours it is; or why there is none."""
+    """A rival: its time, and how many times ours it is; or why there is none."""
 
     time: Time | None
     ratio: Ratio | None
@@ -72,12 +72,12 @@ class Row:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What names the row in another run."""
+        """The key that names the row in another run."""
         return self.operator, self.suite, self.sample, self.dtype, self.layout, self.direction
 
     @property
     def share(self) -> float:
-        """Of the floor: 1 at the roof, 0.5 at twice the least time; nan where there is no time."""
+        """The share of the floor: 1 at the roof, 0.5 at twice the least time; nan if there is no time."""
         return self.floor / self.time.median if self.time else math.nan
 
     @property

@@ -13,7 +13,7 @@ from itertools import product
 import torch
 
 from torchgraft.benchmarking import load
-from torchgraft.benchmarking.card import Reading, read_card
+from torchgraft.benchmarking.card import CardReading, read_card
 from torchgraft.benchmarking.measuring import measure, refuse
 from torchgraft.benchmarking.passes import Candidate
 from torchgraft.benchmarking.results import BenchReport, Card
@@ -221,7 +221,7 @@ def run(
     on_start: Callable[[str], None] = lambda title: None,
     on_row: Callable[[Planned, Row], None] = lambda planned, row: None,
     on_wait: Callable[[str], None] = lambda why: None,
-    watch: load.Watch | None = None,
+    watch: load.LoadWatch | None = None,
 ) -> BenchReport:
     """Measures the roofs of a device, and under them every row; of a run that is interrupted, those that it came to.
 
@@ -239,8 +239,8 @@ def run(
     device = wanted.device
     environment = describe_environment(device)
     rows: list[Row] = []
-    readings: list[Reading | None] = []
-    watch = watch or load.Watch(device, wanted.asked_patience)
+    readings: list[CardReading | None] = []
+    watch = watch or load.LoadWatch(device, wanted.asked_patience)
     with equal_precision():
         watch.wait(on_wait)
         on_start("the roofs of this device")

@@ -1,4 +1,4 @@
-"""What many rows come to, and the figures of one, in the words that terminal, markdown and page share."""
+"""Summaries of rows, and the figures of one, in the words that terminal, markdown and page share."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Against:
 
 @dataclass(frozen=True)
 class Summary:
-    """What some rows come to: how many, the geometric mean of the share of the floor, and each rival."""
+    """A summary of rows: how many, the geometric mean of the share of the floor, and each rival."""
 
     count: int
     share: float
@@ -49,7 +49,7 @@ class Summary:
 
 
 def summarise_rows(rows: Sequence[Row]) -> Summary:
-    """What rows come to."""
+    """Summarises rows."""
     return Summary(
         len(rows),
         geometric_mean(row.share for row in rows if not math.isnan(row.share)),
@@ -287,7 +287,7 @@ def as_markdown(report: BenchReport, today: KernelsToday | None = None) -> str:
 
 
 def short_dtype(name: str) -> str:
-    """As the field writes it: fp32."""
+    """The name of a dtype as the field writes it: fp32."""
     return _DTYPES.get(name, name)
 
 

@@ -18,7 +18,7 @@ import torch
 from torch.utils.benchmark import Timer
 
 from torchgraft._private import pytorch
-from torchgraft.benchmarking.load import Reading, others_between, take_reading
+from torchgraft.benchmarking.load import LoadReading, others_between, take_reading
 
 # With six rounds the smallest and the largest ratio enclose the true median in 96.9 % of cases, with five in 93.8 %.
 LEAST_ROUNDS = 6
@@ -61,7 +61,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Timing:
-    """What was measured of one contender.
+    """The times of one contender.
 
     Attributes:
         rounds: seconds a call, a value a round.
@@ -77,7 +77,7 @@ class Timing:
 
     @property
     def time(self) -> Time:
-        """Of all rounds."""
+        """Median and quartiles of all rounds."""
         return summarise(self.rounds)
 
 
@@ -122,7 +122,7 @@ class Stopwatch:
 
     device: torch.device
     seconds: float = 0.25
-    look: Callable[[], Reading] = take_reading
+    look: Callable[[], LoadReading] = take_reading
     flush: torch.Tensor | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from torchgraft.benchmarking import Subject, Table, measure_overhead
+from torchgraft.benchmarking import CalledOperator, Table, measure_overhead
 from torchgraft.building import BuildError
 from torchgraft.cli.draw import draw_rows
 from torchgraft.cli.options import JsonOption, MarkdownOption, SampleOption, SeedOption
@@ -326,7 +326,9 @@ def overhead(
     console = _prepare_table(json_file, markdown_file)
     where = find_device(device).type
     subjects = [
-        Subject(each.name, each.operator, each.samples.smallest.make(where, torch.float32), each.samples.replaced)
+        CalledOperator(
+            each.name, each.operator, each.samples.smallest.make(where, torch.float32), each.samples.replaced
+        )
         for each in find_subjects([])
     ]
     with console.status("timing calls") as status:
@@ -345,7 +347,7 @@ def cpp(
 
     console = _prepare_table(json_file, markdown_file)
     subjects = [
-        Subject(each.name, each.operator, each.samples.smallest.make("cpu", torch.float32))
+        CalledOperator(each.name, each.operator, each.samples.smallest.make("cpu", torch.float32))
         for each in find_subjects([])
     ]
     try:
@@ -474,7 +476,7 @@ def _make_plan(targets: list[str], wanted: Wanted, *, models: bool) -> list[Plan
 
 
 def _join(files: list[Path]) -> BenchReport:
-    """What several runs on one machine found; ends with one line where they are of different ones."""
+    """Merges the results of several runs on one machine; ends the program if they are of different ones."""
     from torchgraft.benchmarking.results import join, why_not_comparable
 
     reports = [_read_report(path) for path in files]
@@ -533,7 +535,7 @@ def _find_dtypes(names: str | None) -> tuple[torch.dtype, ...] | None:
 
 
 class _Figures(Protocol):
-    """What was found, as tables and for JSON."""
+    """The results as tables, and for JSON."""
 
     def as_dict(self) -> dict[str, Any]: ...
 

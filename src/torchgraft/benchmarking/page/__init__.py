@@ -101,7 +101,7 @@ def _environment(report: BenchReport) -> Environment:
 
 
 def _title(report: BenchReport) -> str:
-    """What was measured, and where."""
+    """The lines that say what was measured, and where."""
     operators = list(dict.fromkeys(row.operator for row in report.rows))
     named = ", ".join(operators) if len(operators) <= _FEW_NAMES else f"{len(operators)} operators"
     return f"{named} on {report.environment.chip}"
@@ -123,7 +123,7 @@ def _provenance(report: BenchReport) -> list[str]:
 
 
 def _refused(report: BenchReport) -> list[str]:
-    """What the author of an operator must mend: a row of ours that was refused."""
+    """The rows of ours that were refused, which the author of an operator must mend."""
     refused = [row for row in report.rows if row.problem]
     if not refused:
         return []
@@ -134,13 +134,13 @@ def _refused(report: BenchReport) -> list[str]:
 
 
 def _name(row: Row, *, several: bool) -> str:
-    """What tells a row from the others; its operator where there are several."""
+    """The words that tell a row from the others; its operator too if there are several."""
     parts = [summary.name_of(row), summary.short_dtype(row.dtype), row.layout]
     return ", ".join([row.operator, *parts] if several else parts)
 
 
 def _answers(report: BenchReport) -> dict[str, Any]:
-    """What a reader asks first: am I faster, where do I lose, how far from the floor."""
+    """The answers to a reader's first questions: am I faster, where do I lose, how far from the floor."""
     found = summary.summarise_rows(report.rows)
     # How the kernels of one operator stand to each other is another question.
     others = {name: each for name, each in found.against.items() if not name.startswith(KERNEL)}

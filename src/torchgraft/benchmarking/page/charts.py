@@ -101,7 +101,7 @@ class Strip:
 
 @dataclass(frozen=True)
 class Plot:
-    """What any plot has."""
+    """The parts that every plot has."""
 
     width: float
     height: float
@@ -191,7 +191,7 @@ def draw_ratios(report: BenchReport, width: int) -> Plot:
 
 
 def draw_roofline(report: BenchReport, width: int) -> Plot:
-    """What rows reach, over the operations that they do for each byte, under the measured roofs."""
+    """Plots what rows reach, over the operations that they do for each byte, under the measured roofs."""
     narrow = width < _PHONE
     height = 420.0 if narrow else 500.0
     points = [
