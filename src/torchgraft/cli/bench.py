@@ -15,6 +15,25 @@ from typer.core import TyperGroup
 
 from torchgraft.benchmarking import CalledOperator, Table, measure_overhead
 from torchgraft.building import BuildError
+from torchgraft.cli.bench_options import (
+    AgainstOption,
+    BenchDeviceOption,
+    DeviceLikeOption,
+    DrawOption,
+    EveryKernelOption,
+    ExplainOption,
+    HtmlOption,
+    LayoutsOption,
+    MeasuredDtypesOption,
+    MeasuredOption,
+    ModelsOption,
+    OutputOption,
+    PassesOption,
+    QuickBenchOption,
+    SuitesOption,
+    TargetsOption,
+    WaitOption,
+)
 from torchgraft.cli.draw import draw_rows
 from torchgraft.cli.options import JsonOption, MarkdownOption, SampleOption, SeedOption
 from torchgraft.cli.shared import (
@@ -69,139 +88,30 @@ bench = typer.Typer(
     """,
 )
 
-# What several of the subcommands take.
-_DeviceOption = Annotated[
-    Device, typer.Option(help="Where to measure. auto: on the GPU if there is one, otherwise on the CPU.")
-]
-_SuitesOption = Annotated[str | None, typer.Option("--suite", metavar="NAME,...", help="Use only these suites.")]
-_HtmlOption = Annotated[
-    Path | None, typer.Option("--html", metavar="FILE", help="Write a report for the browser to this file.")
-]
-_OutputOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR",
-        help="Write bench.json, bench.html, bench.md, bench-rows.md and bench.svg to this folder. Replaces --json, "
-        "--html and --markdown.",
-    ),
-]
-
 
 @bench.command()
 def run(
-    targets: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="OPERATOR",
-            help="What to measure: the name of a torchgraft operator, package.module:operator, a folder that declares "
-            "operators, or a model of --models. Default: all operators of torchgraft.",
-            show_default=False,
-        ),
-    ] = None,
-    against: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME,...",
-            help="What to compare with: rivals that the operator names, for example pytorch; reference; compile, "
-            "the reference under torch.compile; cuda_graph, the reference as a CUDA graph. Default: all that the "
-            "operator names, or its reference if it names none.",
-        ),
-    ] = None,
-    device: _DeviceOption = Device.auto,
-    dtypes: Annotated[
-        str | None,
-        typer.Option(
-            "--dtype",
-            metavar="NAME,...",
-            help="Measure only in these dtypes. Default: float32, and on a GPU also bfloat16.",
-            show_default=False,
-        ),
-    ] = None,
-    layouts: Annotated[str, typer.Option("--layout", metavar="NAME,...", help="Memory layouts of images.")] = (
-        "contiguous,channels_last"
-    ),
-    directions: Annotated[
-        str | None,
-        typer.Option(
-            "--pass",
-            metavar="NAME,...",
-            help="What to time: forward, or backward (the gradients of all tensor arguments). With --draw: some of the "
-            "passes that an operator declares, for example forward,input_grad. Default: forward; with --draw all.",
-            show_default=False,
-        ),
-    ] = None,
-    suites: _SuitesOption = None,
+    targets: TargetsOption = None,
+    against: AgainstOption = None,
+    device: BenchDeviceOption = Device.auto,
+    dtypes: MeasuredDtypesOption = None,
+    layouts: LayoutsOption = "contiguous,channels_last",
+    directions: PassesOption = None,
+    suites: SuitesOption = None,
     sample: SampleOption = None,
-    models: Annotated[
-        bool,
-        typer.Option(
-            "--models",
-            help="Also measure training steps of the named models, or of all models: models of timm on a GPU, small "
-            "models of transformers on a CPU.",
-        ),
-    ] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Time only a few rows, each briefly: within a minute.")
-    ] = False,
-    explained: Annotated[
-        bool,
-        typer.Option(
-            "--explain",
-            help="Show for each row which kernels ran, the operator's and the rivals', and their times.",
-        ),
-    ] = False,
-    device_like: Annotated[
-        str | None,
-        typer.Option(
-            "--device-like",
-            metavar="CAPABILITYxCOUNT",
-            help="With --explain: time nothing, and show which kernels torchgraft would choose on a GPU of this "
-            "compute capability with so many multiprocessors, for example 9.0x132, an H200. No GPU is needed.",
-            show_default=False,
-        ),
-    ] = None,
-    every_kernel: Annotated[
-        bool,
-        typer.Option(
-            "--every-kernel",
-            help="Also time each kernel that an operator can choose, as a rival of its forward pass, in the rows that "
-            "the kernel supports.",
-        ),
-    ] = False,
-    draw: Annotated[
-        int | None,
-        typer.Option(
-            "--draw",
-            min=1,
-            metavar="N",
-            help="Instead of the suites, time N calls of each operator that are drawn at random from what networks "
-            "use, each in a drawn dtype and layout and in every pass. On a GPU, CUDA graphs are timed.",
-            show_default=False,
-        ),
-    ] = None,
+    models: ModelsOption = False,
+    quick: QuickBenchOption = False,
+    explained: ExplainOption = False,
+    device_like: DeviceLikeOption = None,
+    every_kernel: EveryKernelOption = False,
+    draw: DrawOption = None,
     seed: SeedOption = 0,
-    measured: Annotated[
-        bool,
-        typer.Option(
-            "--measured",
-            help="With --draw: choose kernels by timing them, not by policy. Experimental.",
-        ),
-    ] = False,
-    patience: Annotated[
-        float | None,
-        typer.Option(
-            "--wait",
-            min=0,
-            metavar="SECONDS",
-            help="How long to wait in total for other programs that keep the processors busy. After that, the report "
-            "says how many rows were timed beside them. Default: 30, with --quick 5.",
-            show_default=False,
-        ),
-    ] = None,
+    measured: MeasuredOption = False,
+    patience: WaitOption = None,
     json_file: JsonOption = None,
-    html_file: _HtmlOption = None,
+    html_file: HtmlOption = None,
     markdown_file: MarkdownOption = None,
-    output: _OutputOption = None,
+    output: OutputOption = None,
 ) -> None:
     """Time operators, and compare them with rivals and with the shortest time that the device allows.
 
@@ -210,26 +120,14 @@ def run(
     from torchgraft.benchmarking import suite
     from torchgraft.benchmarking.live import LiveBench
 
-    if device_like is not None:
-        if not explained or models or draw or html_file or output or every_kernel or device is Device.cpu:
-            end_with(
-                "--device-like says which kernels would be chosen on a GPU: add --explain, and leave out --models, "
-                "--draw, --html, --output, --every-kernel and --device cpu"
-            )
-        asked = suite.Wanted(
-            device=torch.device("cuda"),
-            dtypes=_find_dtypes(dtypes),
-            layouts=_split(layouts),
-            directions=_split(directions or "forward"),
-            suites=_split(suites) if suites else None,
-            sample=sample,
-            quick=quick,
+    is_like = device_like is not None
+    if is_like and (not explained or models or draw or html_file or output or every_kernel or device is Device.cpu):
+        end_with(
+            "--device-like says which kernels would be chosen on a GPU: add --explain, and leave out --models, --draw,"
+            " --html, --output, --every-kernel and --device cpu"
         )
-        return _explain_like(device_like, _make_plan(targets or [], asked, models=False), json_file, markdown_file)
-    files = _prepare_report(json_file, html_file, markdown_file, output)
-    console = make_console(files.json, files.html, files.markdown)
     wanted = suite.Wanted(
-        device=find_device(device),
+        device=torch.device("cuda") if is_like else find_device(device),
         dtypes=_find_dtypes(dtypes),
         layouts=_split(layouts),
         directions=_split(directions or "" if draw else directions or "forward"),
@@ -242,6 +140,10 @@ def run(
         patience=patience,
         measured=measured,
     )
+    if device_like is not None:
+        return _explain_like(device_like, _make_plan(targets or [], wanted, models=False), json_file, markdown_file)
+    files = _prepare_report(json_file, html_file, markdown_file, output)
+    console = make_console(files.json, files.html, files.markdown)
     if measured and draw is None:
         end_with("--measured is for rows that are drawn: add --draw N")
     if draw is not None:
@@ -270,12 +172,12 @@ def show(
         str | None, typer.Option("--operator", metavar="NAME,...", help="Show only these operators.")
     ] = (None),
     dtypes: Annotated[str | None, typer.Option("--dtype", metavar="NAME,...", help="Show only these dtypes.")] = None,
-    suites: _SuitesOption = None,
+    suites: SuitesOption = None,
     sample: SampleOption = None,
     json_file: JsonOption = None,
-    html_file: _HtmlOption = None,
+    html_file: HtmlOption = None,
     markdown_file: MarkdownOption = None,
-    output: _OutputOption = None,
+    output: OutputOption = None,
 ) -> None:
     """Show earlier measurements, or a part of them, without measuring again.
 
@@ -369,7 +271,7 @@ def memory(
             show_default=False,
         ),
     ] = None,
-    device: _DeviceOption = Device.auto,
+    device: BenchDeviceOption = Device.auto,
     dtype: Annotated[str, typer.Option(metavar="NAME", help="Dtype of the arguments.")] = "float32",
     json_file: JsonOption = None,
     markdown_file: MarkdownOption = None,

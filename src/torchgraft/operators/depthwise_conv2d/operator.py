@@ -16,7 +16,7 @@ from torchgraft.arguments import flag, record_call, sizes, stands_for_tensor, wh
 from torchgraft.kernels.cpp_autograd import record_as_convolution
 from torchgraft.layout import is_channels_last, layout_beside
 from torchgraft.operator import FLOATING, Operator
-from torchgraft.operators.depthwise_conv2d import reference
+from torchgraft.operators.depthwise_conv2d import flops, reference
 from torchgraft.operators.depthwise_conv2d.layouts import (
     empty_output_strides,
     input_grad_strides,
@@ -347,26 +347,6 @@ def _input_grad_vmap(
     return _images_by_channel(operator, batch_size, in_dims, output_grad, weight, batch_size * channels, *numbers)
 
 
-def _multiply_adds(output_shape: Sequence[int], kernel_height: int, kernel_width: int) -> int:
-    """Two operations a tap and output: the same for all three operators, which are transposes of each other."""
-    return 2 * math.prod(output_shape) * kernel_height * kernel_width
-
-
-def _flops(
-    input_shape: Sequence[int], weight_shape: Sequence[int], bias_shape: Sequence[int] | None, *window: int
-) -> int:
-    size = Window(*window).output_size(*input_shape[2:], *weight_shape[2:])
-    return _multiply_adds((input_shape[0], weight_shape[0], *size), *weight_shape[2:])
-
-
-def _input_grad_flops(output_grad_shape: Sequence[int], weight_shape: Sequence[int], *numbers: int) -> int:
-    return _multiply_adds(output_grad_shape, *weight_shape[2:])
-
-
-def _weight_grad_flops(output_grad_shape: Sequence[int], input_shape: Sequence[int], *numbers: int) -> int:
-    return _multiply_adds(output_grad_shape, *numbers[:2])
-
-
 def _explain_sizes(
     name: str,
     batch: int,
@@ -464,7 +444,7 @@ convolution = Operator(
     vmap=_images_by_channel,
     sharding="N C _ _, C _ _ _, C -> N C _ _; neighbouring pixels are on another device then",
     strides="reference",
-    flops=_flops,
+    flops=flops.forward,
     explain=_explain,
 )
 
@@ -478,7 +458,7 @@ input_grad = Operator(
     mixed=("weight",),
     vmap=_input_grad_vmap,
     sharding="N C _ _, C _ _ _, channels=C -> N C _ _; neighbouring pixels are on another device then",
-    flops=_input_grad_flops,
+    flops=flops.input_grad,
     explain=_explain_input_grad,
 )
 
@@ -491,7 +471,7 @@ weight_grad = Operator(
     gradient=_weight_grad_gradient,
     vmap=batch_as_channels((1, 1), (0,)),
     sharding="N C _ _, N C _ _ -> C _ _ _; neighbouring pixels are on another device then",
-    flops=_weight_grad_flops,
+    flops=flops.weight_grad,
     explain=_explain_weight_grad,
 )
 
