@@ -461,6 +461,70 @@ class TestOrdinaryDeclarations:
         return lambda x: x.new_empty(by_name["a"], shape, limits.max, part, settings.size)
 
     @staticmethod
+    def text_behind_its_own_words(size):
+        class Text(str):
+            def __str__(self):
+                return "text"
+
+        text = Text(size)
+        return lambda x: x.new_empty(len(text))
+
+    @staticmethod
+    def list_behind_its_own_iterator(size):
+        class Sizes(list):
+            def __iter__(self):
+                return iter(())
+
+        class Numbers(set):
+            def __iter__(self):
+                return iter(())
+
+        sizes, numbers = Sizes([size]), Numbers([1, size])
+        return lambda x: x.new_empty(sizes[0], len(numbers))
+
+    @staticmethod
+    def attributes_behind_a_property(size):
+        class Sizes:
+            __dict__ = property(lambda self: {})
+
+            def __init__(self):
+                self.size = size
+
+        sizes = Sizes()
+        return lambda x: x.new_empty(sizes.size)
+
+    @staticmethod
+    def order_of_a_dict(size):
+        sizes = collections.OrderedDict(a=1, b=2)
+        if size > 2:
+            sizes.move_to_end("a")
+        return lambda x: x.new_empty(next(iter(sizes.values())))
+
+    @staticmethod
+    def name_that_is_built_in(size):
+        return eval("lambda x: x.new_empty(size)", {"__builtins__": {"size": size}})
+
+    @staticmethod
+    def argument_named_as_what_cannot_be_described(size):
+        def output(input, id, hash):
+            return input.new_empty(size, id, hash)
+
+        return output
+
+    @staticmethod
+    def attributes_set_by_name(size):
+        class Settings:
+            def __init__(self, **named):
+                self.__dict__.update(named)
+
+            def __getattr__(self, name):
+                return others[name]
+
+        others = {"size": size}
+        settings = Settings(a=1)
+        return lambda x: x.new_empty(settings.size)
+
+    @staticmethod
     def getter(size):
         get = operator.attrgetter(f"size_{size}")
         return lambda x: x.new_empty(get(x))
@@ -613,9 +677,15 @@ def _ours():
         lambda x: torch.initial_seed(),
         lambda x: Sizes.__subclasses__(),
         lambda x: named.__annotations__,
+        lambda x: getattr(named, "__globals__")["scale"],  # noqa: B009
+        lambda x: (y for y in x).gi_frame.f_globals["scale"],
         lambda x: typing.get_type_hints(named),
         lambda x: dataclasses.fields(x)[0].metadata,
         functools.partial(os.environ.get, "SIZE"),
+        (size for size in (2, 3)),
+        iter([2]),
+        {"size": 2}.values(),
+        zip([2], [3], strict=True),
         open,
         Path("sizes.json").read_text,
     ],

@@ -9,7 +9,6 @@ cannot be described, and neither can values that do not show what they hold.
 
 from __future__ import annotations
 
-import builtins
 import collections
 import contextlib
 import dis
@@ -41,7 +40,7 @@ _PLAIN = frozenset(
     (*_NUMBERS_AND_TEXT, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo)
 )
 # Containers that hold nothing but what they list.
-_CONTAINERS = (tuple, list, dict, set, frozenset, collections.OrderedDict, types.MappingProxyType, torch.Size)
+_CONTAINERS = (tuple, list, collections.OrderedDict, dict, set, frozenset, types.MappingProxyType, torch.Size)
 # A class may inherit from these. Any other class that is written in C may hold values that nothing shows.
 _BASES = frozenset((object, type, *_CONTAINERS, *_NUMBERS_AND_TEXT, types.SimpleNamespace))
 _Fields = collections.namedtuple("_Fields", "name")
@@ -99,6 +98,8 @@ _DESCRIPTORS = (
     *(types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType),
     types.GetSetDescriptorType,
 )
+# What gives the slots and the attributes of an instance.
+_KEPT = (types.MemberDescriptorType, types.GetSetDescriptorType)
 # Namespaces of PyTorch's own operators.
 _OF_PYTORCH = frozenset(("aten", "prims", "prim", "quantized", "mkldnn", "onednn", "mkl", "_native"))
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
@@ -115,11 +116,13 @@ _BY_PYTHON = _names(
 # Attributes with two underscores that code may read.
 _READABLE = _names(
     """
-    __name__ __qualname__ __class__ __wrapped__ __self__ __func__ __members__ __version__ __init__ __new__ __call__
+    __dict__ __name__ __qualname__ __class__ __wrapped__ __self__ __func__ __members__ __version__ __init__ __new__ __call__
     __post_init__ __init_subclass__ __enter__ __exit__ __len__ __iter__ __next__ __contains__ __getitem__ __setitem__
     __getattr__ __getattribute__ __setattr__ __delattr__ __eq__ __hash__ __or__ __and__ __add__ __mul__ __str__ __repr__
     """
 )
+# From a frame, code reaches all variables.
+_FRAMES = _names("gi_frame ag_frame cr_frame tb_frame f_back f_globals f_locals")
 # What a Triton kernel, and what tunes it, follow from.
 _OF_TRITON = (
     *("fn", "configs", "keys", "values", "reset_to_zero", "restore_value", "early_config_prune", "perf_model"),
@@ -207,10 +210,6 @@ class _Description:
                     self._next += 1
                 self._words.append(f"#{number}")
 
-    def _refer_all(self, values: Iterable[Any]) -> None:
-        listed = list(values)
-        self._refer(len(listed), *listed)
-
     def _describe(self, value: Any) -> None:
         """Adds the words for a value that is not plain."""
         kind = type(value)
@@ -225,7 +224,7 @@ class _Description:
         elif value is sys.argv:
             raise _UnknownError("sys.argv is another one in each process")
         elif kind in _CONTAINERS:
-            self._list(value, kind)
+            self._list(value)
         elif kind is types.FunctionType:
             self._describe_function(value)
         elif kind is types.CodeType:
@@ -270,18 +269,19 @@ class _Description:
         else:
             self._describe_instance(value)
 
-    def _list(self, container: Any, kind: type) -> None:
+    def _list(self, container: Any) -> None:
         """Adds what a container holds, in an order that is the same in every process."""
-        if issubclass(kind, (set, frozenset)):
-            elements = list(kind.__iter__(container))
+        # A class of a user's may hide it behind methods of its own.
+        base: Any = next(base for base in _CONTAINERS if isinstance(container, base))
+        if base in (set, frozenset):
+            elements = list(base.__iter__(container))
             if len(elements) > 1:
                 elements.sort(key=lambda each: _Description(self._operators, self).of(each))
-            self._refer_all(elements)
-        elif issubclass(kind, (dict, types.MappingProxyType)):
-            pairs = dict.items(container) if issubclass(kind, dict) else dict(container).items()
-            self._refer_all(part for pair in pairs for part in pair)
+        elif hasattr(base, "items"):
+            elements = [part for pair in base.items(container) for part in pair]
         else:
-            self._refer_all(list.__iter__(container) if issubclass(kind, list) else tuple.__iter__(container))
+            elements = list(base.__iter__(container))
+        self._refer(len(elements), *elements)
 
     def _is_named(self, value: Any) -> bool:
         """Adds the name of a function or class by which a library holds it; whether one does.
@@ -318,13 +318,13 @@ class _Description:
         self._refer({name: value for name, value in closure.items() if not isinstance(value, types.ModuleType)})
         mentioned, attributes = _mentions(function.__code__)
         for place, name, *path in mentioned:
-            for value in _roots(place, name, closure, function.__globals__):
+            for value in _roots(place, name, closure, function):
                 # That of a class, which dicts and sets call: numbers that they do not show.
                 if value is not hash or function.__name__ != "__hash__":
                     self._refer(name)
                     self._look_up(value, path)
         for name in attributes:
-            if name.startswith("__") and name.endswith("__") and name not in _READABLE:
+            if name in _FRAMES or (name.startswith("__") and name.endswith("__") and name not in _READABLE):
                 raise _UnknownError(f"{function.__qualname__} reads {name}")
             added = vars(torch.Tensor).get(name)
             if type(added) is types.FunctionType and not _lies_in_library(added.__code__.co_filename):
@@ -379,34 +379,32 @@ class _Description:
         if kind.__module__.startswith("triton.") and "fn" in getattr(value, "__dict__", {}):
             self._refer({name: vars(value)[name] for name in _OF_TRITON if name in vars(value)})
             return
-        slots = {}
+        kept = {}
         for each in kind.__mro__:
             members = type.__getattribute__(each, "__dict__")
-            if isinstance(members.get("__new__"), types.BuiltinFunctionType) and each not in _BASES:
+            in_c = not each.__flags__ & _HEAP_TYPE or isinstance(members.get("__new__"), types.BuiltinFunctionType)
+            if in_c and each not in _BASES:
                 raise _UnknownError(f"{each.__qualname__} is written in C")
             for name, member in members.items():
-                if type(member) is types.MemberDescriptorType:
+                if type(member) in _KEPT and (name == "__dict__" or type(member) is types.MemberDescriptorType):
                     with contextlib.suppress(AttributeError):
-                        slots[name] = member.__get__(value)
-        self._refer(kind, slots, getattr(value, "__dict__", None))
+                        kept[name] = member.__get__(value)
+        self._refer(kind, kept)
         if isinstance(value, _CONTAINERS):
-            self._list(value, kind)
+            self._list(value)
         elif isinstance(value, _NUMBERS_AND_TEXT):
             base: Any = next(base for base in _NUMBERS_AND_TEXT if isinstance(value, base))
-            self._refer(base(value))
+            self._refer(base.__getnewargs__(value))
 
 
-def _roots(place: str, name: str, closure: Mapping[str, Any], names: Mapping[str, Any]) -> Iterator[Any]:
-    """The value of a name that code spells, if there is one yet."""
+def _roots(place: str, name: str, closure: Mapping[str, Any], function: types.FunctionType) -> Iterator[Any]:
+    """The value of a name that a function spells, if there is one yet."""
     if place == "module":
         yield sys.modules[name]
-    elif place == "closure":
-        if name in closure:
-            yield closure[name]
-    elif name in names:
-        yield names[name]
-    elif hasattr(builtins, name):
-        yield getattr(builtins, name)
+    for names in (closure,) if place == "closure" else (function.__globals__, function.__builtins__):
+        if name in names:
+            yield names[name]
+            return
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -458,6 +456,9 @@ def _read(
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             _read(constant, imported, mentioned, attributes)
+        elif isinstance(constant, str) and constant.isidentifier():
+            # getattr may get it.
+            attributes[constant] = None
 
 
 def _path(steps: Sequence[dis.Instruction], at: int) -> Iterator[str]:
