@@ -1,12 +1,27 @@
 """What makes two declarations different for the caches of compilers."""
 
+import abc
 import collections
 import contextlib
+import dataclasses
 import decimal
+import enum
 import functools
+import importlib
+import io
+import json
+import operator
 import os
+import random
+import socket
 import subprocess
 import sys
+import threading
+import time
+import types
+import typing
+import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -93,7 +108,7 @@ def test_a_function_of_a_module_counts(tmp_path, monkeypatch):
 
         words.add(fingerprint(lambda x, module=sizes_of_mine: module))
         words.add(fingerprint(sizes_of_mine.size))
-    assert len(words) == 3  # the module `sizes_of_mine` itself is the same in both
+    assert len(words) == 4  # whoever gets the module `sizes_of_mine` may call what it holds
 
 
 def test_what_cannot_be_described_has_a_new_word_each_time():
@@ -298,25 +313,551 @@ def test_cycles_end():
     assert fingerprint(ring).startswith("declared_")
 
 
-def test_our_operators_have_the_same_words_in_another_process(threads):
+class TestOrdinaryDeclarations:
+    """Each function below makes an `output` from a size: the same word for the same size, in every process."""
+
+    @staticmethod
+    def enum_property(size):
+        class Kind(enum.Enum):
+            A = "a"
+
+            @getattr(enum, "property", types.DynamicClassAttribute)
+            def size(self):
+                return size
+
+        kind = Kind.A
+        return lambda x: x.new_empty(kind.size)
+
+    @staticmethod
+    def dynamic_class_attribute(size):
+        class Kind(enum.Enum):
+            A = "a"
+
+            @types.DynamicClassAttribute
+            def size(self):
+                return size
+
+        kind = Kind.A
+        return lambda x: x.new_empty(kind.size)
+
+    @staticmethod
+    def flag(size):
+        flags = enum.Flag("Flags", {"A": 1, "B": 2 * size})
+        return lambda x: x.new_empty(flags.B.value)
+
+    @staticmethod
+    def made_dataclass(size):
+        sizes = dataclasses.make_dataclass("Sizes", [("size", int, size)])
+        return lambda x: x.new_empty(sizes.size)
+
+    @staticmethod
+    def made_dataclass_with_method(size):
+        sizes = dataclasses.make_dataclass("Sizes", [], namespace={"make": lambda self, x: x.new_empty(size)})()
+        return lambda x: sizes.make(x)
+
+    @staticmethod
+    def frozen_dataclass(size):
+        @dataclasses.dataclass(frozen=True, slots=True)
+        class Sizes:
+            by_name: dict = dataclasses.field(default_factory=lambda: {"size": [size]})
+
+        return lambda x: x.new_empty(Sizes().by_name["size"])
+
+    @staticmethod
+    def new_class(size):
+        sizes = types.new_class("Sizes", (), {}, lambda members: members.update(size=size))
+        return lambda x: x.new_empty(sizes.size)
+
+    @staticmethod
+    def class_made_by_type(size):
+        sizes = type("Size", (), {"__module__": "torch", "size": size})
+        return lambda x: x.new_empty(sizes.size)
+
+    @staticmethod
+    def named_tuple(size):
+        sizes = collections.namedtuple("Sizes", "size", defaults=(size,))
+        return lambda x: x.new_empty(sizes().size)
+
+    @staticmethod
+    def typed_named_tuple(size):
+        class Sizes(typing.NamedTuple):
+            first: int
+
+        sizes = Sizes(size)
+        return lambda x: x.new_empty(sizes.first)
+
+    @staticmethod
+    def name_of_a_function(size):
+        def kind():
+            pass
+
+        kind.__name__ = f"size_{size}"
+        return lambda x: x.new_empty(int(kind.__name__.removeprefix("size_")))
+
+    @staticmethod
+    def default_by_name(size):
+        def output(x, *, size=size):
+            return x.new_empty(size)
+
+        return output
+
+    @staticmethod
+    def known_instances(size):
+        class Layout:
+            known = set()  # noqa: RUF012
+
+            def __init__(self, size):
+                self.size = size
+                Layout.known.add(self)
+
+        layout = Layout(size)
+        Layout(11), Layout(12)
+        return lambda x: x.new_empty(layout.size)
+
+    @staticmethod
+    def sets(size):
+        known = {"a", "b", "c", f"{size}", (size, "d"), frozenset(("e", "f", size))}
+        return lambda x: x.new_empty(len(known))
+
+    @staticmethod
+    def nested_wrappers(size):
+        def wrapped(function):
+            return lambda x: function(x)
+
+        output = lambda x: x.new_empty(size)  # noqa: E731
+        for _ in range(300):
+            output = wrapped(output)
+        return output
+
+    @staticmethod
+    def linked_list(size):
+        first = None
+        for number in range(400):
+            first = types.SimpleNamespace(number=number + size, next=first)
+        return lambda x: x.new_empty(first.number)
+
+    @staticmethod
+    def deep_tuple(size):
+        deep = (size,)
+        for _ in range(3000):
+            deep = (deep,)
+        return lambda x: x.new_empty(deep)
+
+    @staticmethod
+    def circle(size):
+        circle = {"size": size}
+        circle["circle"] = [circle]
+        return lambda x: x.new_empty(circle["size"])
+
+    @staticmethod
+    def huge_number(size):
+        number = 10**5000 + size
+        return lambda x: x.new_empty(number % 10)
+
+    @staticmethod
+    def tables(size):
+        by_name, limits = types.MappingProxyType({"a": size}), torch.finfo(torch.float32)
+        shape, part, settings = torch.Size((1, size)), slice(1, size), types.SimpleNamespace(size=size)
+        return lambda x: x.new_empty(by_name["a"], shape, limits.max, part, settings.size)
+
+    @staticmethod
+    def text_behind_its_own_words(size):
+        class Text(str):
+            def __str__(self):
+                return "text"
+
+        text = Text(size)
+        return lambda x: x.new_empty(len(text))
+
+    @staticmethod
+    def list_behind_its_own_iterator(size):
+        class Sizes(list):
+            def __iter__(self):
+                return iter(())
+
+        class Numbers(set):
+            def __iter__(self):
+                return iter(())
+
+        sizes, numbers = Sizes([size]), Numbers([1, size])
+        return lambda x: x.new_empty(sizes[0], len(numbers))
+
+    @staticmethod
+    def attributes_behind_a_property(size):
+        class Sizes:
+            __dict__ = property(lambda self: {})
+
+            def __init__(self):
+                self.size = size
+
+        sizes = Sizes()
+        return lambda x: x.new_empty(sizes.size)
+
+    @staticmethod
+    def order_of_a_dict(size):
+        sizes = collections.OrderedDict(a=1, b=2)
+        if size > 2:
+            sizes.move_to_end("a")
+        return lambda x: x.new_empty(next(iter(sizes.values())))
+
+    @staticmethod
+    def name_that_is_built_in(size):
+        return eval("lambda x: x.new_empty(size)", {"__builtins__": {"size": size}})
+
+    @staticmethod
+    def argument_named_as_what_cannot_be_described(size):
+        def output(input, id, hash):
+            return input.new_empty(size, id, hash)
+
+        return output
+
+    @staticmethod
+    def attributes_set_by_name(size):
+        class Settings:
+            def __init__(self, **named):
+                self.__dict__.update(named)
+
+            def __getattr__(self, name):
+                return others[name]
+
+        others = {"size": size}
+        settings = Settings(a=1)
+        return lambda x: x.new_empty(settings.size)
+
+    @staticmethod
+    def getter(size):
+        get = operator.attrgetter(f"size_{size}")
+        return lambda x: x.new_empty(get(x))
+
+    @staticmethod
+    def lock(size):
+        class Sizes:
+            def __init__(self):
+                self.lock, self.size = threading.RLock(), size
+
+        sizes = Sizes()
+        return lambda x: x.new_empty(sizes.size)
+
+    @staticmethod
+    def cached_property(size):
+        class Sizes:
+            @functools.cached_property
+            def size(self):
+                return size
+
+        sizes = Sizes()
+        return lambda x: x.new_empty(sizes.size)
+
+    @staticmethod
+    def private_slot(size):
+        class Sizes:
+            __slots__ = ("__size",)
+
+            def __init__(self):
+                self.__size = size
+
+            def get(self):
+                return self.__size
+
+        sizes = Sizes()
+        return lambda x: x.new_empty(sizes.get())
+
+    @staticmethod
+    def inherited(size):
+        class Base(abc.ABC):
+            @abc.abstractmethod
+            def size(self):
+                return size
+
+        class Sizes(Base):
+            def size(self):
+                return super().size() + 1
+
+        sizes = Sizes()
+        return lambda x: x.new_empty(sizes.size())
+
+    @staticmethod
+    def generic(size):
+        class Sizes(typing.Generic[typing.TypeVar("T")]):
+            first = size
+
+        return lambda x: x.new_empty(Sizes.first)
+
+    @staticmethod
+    def layer(size):
+        class Layer(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.size = size
+
+            def forward(self, x):
+                return x.new_empty(self.size)
+
+        return Layer()
+
+    @staticmethod
+    def imports_inside(size):
+        def output(x):
+            import math
+
+            from torch.nn import functional
+
+            return functional.pad(x, (math.ceil(size),))
+
+        return output
+
+    @staticmethod
+    def functions_of_pytorch(size):
+        def output(x):
+            with torch.no_grad():
+                wide = torch.ops.aten.expand.default(x, (size,)).to(torch.promote_types(x.dtype, torch.float32))
+            return torch.nn.functional.pad(torch.einsum("i,i->i", wide, wide), (1, 1))
+
+        return output
+
+
+ORDINARY = {name: each for name, each in vars(TestOrdinaryDeclarations).items() if isinstance(each, staticmethod)}
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_an_ordinary_declaration_has_one_word_and_another_one_has_another(name):
+    make_output = getattr(TestOrdinaryDeclarations, name)
+    assert fingerprint(make_output(2)) == fingerprint(make_output(2))
+    assert fingerprint(make_output(2)) != fingerprint(make_output(3))
+
+
+def _words():
+    """The words of what does not depend on a process, by name."""
+    for each in _ours().values():
+        each._name_for_caches()
+    words = {name: each.declaration_word for name, each in _ours().items()}
+    return words | {name: fingerprint(getattr(TestOrdinaryDeclarations, name)(2)) for name in ORDINARY}
+
+
+def test_words_are_the_same_in_another_process(threads):
     threads(1)
-    for operator in _ours().values():
-        operator._name_for_caches()
-    words = {name: operator.declaration_word for name, operator in _ours().items()}
+    program = (
+        f"import json, sys, torch; torch.set_num_threads(1); sys.path.append({os.path.dirname(__file__)!r})\n"
+        "import test_fingerprint; print(json.dumps(test_fingerprint._words()))"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": "7"}
     said = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import torch\ntorch.set_num_threads(1)\nimport torchgraft\n"
-            "for name, each in torchgraft.Operator.registered.items():\n"
-            "    print(name, each.declaration_word)",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
     ).stdout
-    assert dict(line.split() for line in said.splitlines()) == words
+    assert json.loads(said) == _words()
 
 
 def _ours():
     return {name: each for name, each in Operator.registered.items() if name.startswith("torchgraft::")}
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        lambda x: os.environb[b"SIZE"],
+        lambda x: os.path.expandvars("$SIZE"),
+        lambda x: os.cpu_count(),
+        lambda x: os.sched_getaffinity(0),
+        lambda x: socket.gethostname(),
+        lambda x: time.time(),
+        lambda x: random.random(),
+        lambda x: json.load(open("sizes.json")),  # noqa: SIM115
+        lambda x: Path("sizes.json").read_text(),
+        lambda x: io.open("sizes.json"),  # noqa: UP020, SIM115
+        lambda x: sys.getrecursionlimit(),
+        lambda x: sys.modules["sizes"],
+        lambda x: id(x),
+        lambda x: hash("size"),
+        lambda x: input(),
+        lambda x: (lambda module: module.backends.mkldnn.enabled)(torch),
+        lambda x: [torch][0].backends,
+        lambda x: vars(torch),
+        lambda x: torch.cuda.device_count(),
+        lambda x: torch.distributed.get_world_size(),
+        lambda x: torch.initial_seed(),
+        lambda x: Sizes.__subclasses__(),
+        lambda x: named.__annotations__,
+        lambda x: getattr(named, "__globals__")["scale"],  # noqa: B009
+        lambda x: (y for y in x).gi_frame.f_globals["scale"],
+        lambda x: typing.get_type_hints(named),
+        lambda x: dataclasses.fields(x)[0].metadata,
+        functools.partial(os.environ.get, "SIZE"),
+        (size for size in (2, 3)),
+        iter([2]),
+        {"size": 2}.values(),
+        zip([2], [3], strict=True),
+        open,
+        Path("sizes.json").read_text,
+    ],
+)
+def test_what_follows_from_more_than_code_cannot_be_described(output):
+    assert fingerprint(output) != fingerprint(output)
+
+
+def test_switches_of_pytorch_count_by_value(monkeypatch):
+    def output(x):
+        return x.new_empty(1 + torch.backends.mkldnn.enabled)
+
+    words = {fingerprint(output), fingerprint(output)}
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", not torch.backends.mkldnn.enabled)
+    words.add(fingerprint(output))
+    assert len(words) == 2
+
+
+def test_what_is_scripted_cannot_be_described():
+    scripted = _scripted()
+    for output in (scripted, lambda x: scripted(x)):
+        assert fingerprint(output) != fingerprint(output)
+
+
+def _scripted():
+    # PyTorch says that scripting is deprecated.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.script(named_in_script)
+
+
+def named_in_script(x):
+    return x + 1
+
+
+def test_operators_of_others_cannot_be_described():
+    with torch.library._scoped_library("fingerprinted", "FRAGMENT") as library:
+        library.define("alloc(Tensor x) -> Tensor")
+        handle = torch.ops.fingerprinted.alloc
+        for output in (handle, handle.default, lambda x: handle(x), lambda x: torch.ops.fingerprinted.alloc(x)):
+            assert fingerprint(output) != fingerprint(output)
+
+
+class TestOperatorsInOutputs:
+    @staticmethod
+    def words(*sizes, through):
+        """Words of an operator whose output calls another one, with the size that this one reads later."""
+        words = []
+        for size in sizes:
+            world = {"size": None}
+            inner = Operator(
+                "fingerprinted::inner(Tensor x) -> Tensor",
+                reference=lambda x: x,
+                output=eval("lambda x: x.new_empty(size)", world),
+                kernels={},
+            )
+            outer = Operator(
+                "fingerprinted::outer(Tensor x) -> Tensor",
+                reference=lambda x: x,
+                output=(lambda x, inner=inner: inner(x))
+                if through == "Operator"
+                else (lambda x: torch.ops.fingerprinted.inner(x)),
+                kernels={},
+                gradient="reference",
+            )
+            try:
+                world["size"] = size
+                outer._name_for_caches()
+                words.append(outer.declaration_word)
+            finally:
+                outer.undeclare()
+                inner.undeclare()
+        return words
+
+    @pytest.mark.parametrize("through", ["Operator", "torch.ops"])
+    def test_count_by_what_they_mean_now(self, through):
+        one, same, other = self.words(2, 2, 3, through=through)
+        assert one == same != other
+
+
+def test_the_argument_that_results_take_their_dtype_from_counts():
+    words = set()
+    for dtypes in ({"a": (torch.int64,), "b": (torch.float32,)}, None):
+        operator = Operator(
+            "fingerprinted::primary(Tensor a, Tensor b) -> Tensor",
+            reference=lambda a, b: a * b,
+            shapes="n, n -> n",
+            dtypes=dtypes,
+            gradient="reference",
+            kernels="reference",
+        )
+        words.add((operator.declaration.primary, operator.declaration_word))
+        operator.undeclare()
+    assert len({primary for primary, _ in words}) == len({word for _, word in words}) == 2
+
+
+class TestModules:
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path, monkeypatch):
+        self.folder = tmp_path
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def words(self, *texts, size="size()"):
+        """The words of an output that calls a module of a user's, with these texts of its file in turn."""
+        for text in texts:
+            (self.folder / "sched.py").write_text(text)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.delitem(sys.modules, "sched", raising=False)
+                importlib.invalidate_caches()
+                import sched
+
+                assert str(self.folder) in sched.__file__
+                yield fingerprint(eval(f"lambda x: x.new_empty(sched.{size})", {"sched": sched}))
+                del sys.modules["sched"]
+
+    def test_a_file_with_the_name_of_a_library_is_the_users(self):
+        one, same, other = self.words(*(f"def size():\n    return {size}\n" for size in (2, 2, 3)))
+        assert one == same != other
+
+    def test_attributes_that_a_module_computes_cannot_be_described(self):
+        text = "values = {'size': 2}\ndef __getattr__(name):\n    return values[name]\n"
+        one, same = self.words(text, text, size="size")
+        assert one != same
+
+    def test_two_that_import_each_other(self):
+        (self.folder / "circle_one.py").write_text("import circle_two\ndef size(x):\n    return circle_two.by(x)\n")
+        (self.folder / "circle_two.py").write_text("import circle_one\ndef by(x):\n    return circle_one and 2\n")
+        import circle_one
+
+        assert fingerprint(lambda x: circle_one.size(x)) != fingerprint(lambda x: circle_one.size(x))
+        (self.folder / "circle_four.py").write_text("import circle_three\ndef by(x):\n    return circle_three.at\n")
+        (self.folder / "circle_three.py").write_text(
+            "import circle_four\nat = 1\ndef size(x):\n    return circle_four.by(x)\n"
+        )
+        import circle_three
+
+        words = set()
+        for circle_three.at in (2, 2, 3):
+            words.add(fingerprint(circle_three.size))
+        assert len(words) == 2
+
+
+def test_what_a_user_adds_to_tensors_counts(monkeypatch):
+    words = set()
+    for size in (2, 2, 3):
+        monkeypatch.setattr(torch.Tensor, "in_my_layout", lambda self, size=size: self.new_empty(size), raising=False)
+        words.add(fingerprint(lambda x: x.in_my_layout()))
+    assert len(words) == 2
+
+
+def test_what_a_user_puts_into_a_library_counts(monkeypatch):
+    words = set()
+    for size in (2, 2, 3):
+        monkeypatch.setattr(torch.nn.functional, "pad", lambda x, size=size: x.new_empty(size))
+        words.add(fingerprint(lambda x: torch.nn.functional.pad(x)))
+    assert len(words) == 2
+
+
+def test_too_much_to_describe_is_no_error():
+    many = [[number] for number in range(20_000)]
+    sets = frozenset((1, 2))
+    for number in range(40):
+        sets = frozenset((sets, number))
+    for value in (many, sets):
+        assert fingerprint(value).startswith("declared_")
+
+
+def test_an_error_of_what_is_described_is_no_error_of_a_declaration():
+    class Refuses(type):
+        def __hash__(cls):
+            raise RuntimeError("no hash")
+
+    value = Refuses("Refused", (), {})()
+    assert fingerprint(value) != fingerprint(value)

@@ -1,320 +1,514 @@
-"""A word that follows from what a declaration says: other code or other values give another word, in every process."""
+"""A word that follows from what a declaration says: other code or other values give another word, in every process.
+
+The description goes from a value to everything that it refers to: a function refers to its code, to its defaults and
+closure, and to the globals that its code names; a class to its members; an instance to its class and to what it keeps.
+It stops at PyTorch, Python and Triton, which compilers' caches know by version: a function or class of theirs counts by
+its name, if its results follow from its arguments (`_PURE`). All others, such as those that read files or settings,
+cannot be described, and neither can values that do not show what they hold.
+"""
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import dis
 import functools
 import hashlib
-import importlib
-import inspect
-import os
+import operator
 import sys
+import sysconfig
+import threading
 import types
 import uuid
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from torchgraft.kernels.python_kernels import wrap_triton
+from torchgraft.layout import onednn_takes
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # These say all about themselves when they are printed.
-_NUMBERS_AND_TEXT = (type(None), type(Ellipsis), bool, int, float, complex, str, bytes, range)
-_PLAIN = (*_NUMBERS_AND_TEXT, torch.dtype, torch.device, torch.layout, torch.memory_format)
+_NUMBERS_AND_TEXT = (type(None), type(...), type(NotImplemented), bool, int, float, complex, str, bytes, range)
+_PLAIN = frozenset(
+    (*_NUMBERS_AND_TEXT, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo)
+)
 # Containers that hold nothing but what they list.
-_CONTAINERS = (tuple, list, dict, set, frozenset, OrderedDict)
-# User's classes may inherit from these. Any other class that is written in C may hold values that nothing shows.
-_BASES = (object, type, *_CONTAINERS, *_NUMBERS_AND_TEXT)
-
-# Their code is that of PyTorch, Python or Triton, which compilers' caches know by version.
-_LIBRARIES = frozenset(("torch", "triton", *sys.stdlib_module_names)) - {"__main__"}
-
-# Names, and functions and tables themselves, by which code reaches values that it does not spell.
-_LOOKUPS = frozenset(
-    ("import_module", "__import__", "eval", "exec", "globals", "environ", "getenv", "__annotations__", "get_type_hints")
+_CONTAINERS = (tuple, list, collections.OrderedDict, dict, set, frozenset, types.MappingProxyType, torch.Size)
+# A class may inherit from these. Any other class that is written in C may hold values that nothing shows.
+_BASES = frozenset((object, type, *_CONTAINERS, *_NUMBERS_AND_TEXT, types.SimpleNamespace))
+_Fields = collections.namedtuple("_Fields", "name")
+# Instances of these say all about themselves when they are pickled.
+_PICKLED = (
+    *(slice, collections.deque, collections.defaultdict, type(vars(_Fields)["name"])),
+    *(operator.attrgetter, operator.itemgetter, operator.methodcaller),
 )
-_ELSEWHERE: tuple[Any, ...] = (
-    *(importlib.import_module, __import__, eval, exec, globals, getattr, vars),
-    *(os.environ, os.getenv, sys.argv, sys.modules),
+# Instances of these say nothing about results.
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+# Equal ones may or may not be one object: Python decides anew when it compiles, and when it reads what it compiled.
+_CONSTANTS = (tuple, frozenset, types.CodeType)
+
+# Modules of Python, PyTorch and Triton in which the results of every function follow from its arguments.
+_PURE = _names(
+    """
+    builtins math cmath operator _operator functools itertools collections _collections collections.abc _collections_abc
+    abc numbers types typing enum dataclasses contextlib copy bisect heapq string struct _struct fractions statistics
+    torch.functional torch.nn.functional torch._C._nn torch._C._linalg torch._C._fft torch._C._special torch._C._sparse
+    torch.linalg torch.fft torch.special torch.func torch._functorch.apis torch._functorch.eager_transforms
+    torch.autograd torch.autograd.function torch.autograd.grad_mode torch.utils._contextlib torch.utils._pytree
+    torch.nn.parameter torch.types torch._tensor triton.language triton.language.core triton.language.math
+    triton.language.standard triton.language.random
+    """
 )
-_LOOKUPS_IN_MODULES = frozenset(("getattr", "attrgetter", "vars", "__dict__"))
+_PURE_IN = {
+    "torch": _names(
+        "Tensor Size device dtype layout memory_format finfo iinfo is_tensor typename _check _check_value "
+        "_check_type _check_index _check_is_size sym_int sym_float sym_max sym_min sym_not sym_ite sym_sum "
+        "sym_sqrt"
+    ),
+    "torch.library": _names("get_ctx wrap_triton"),
+    "torch._library.triton": _names("wrap_triton"),
+    "triton": _names("cdiv next_power_of_2"),
+    "triton.runtime.autotuner": _names("Config Autotuner Heuristics"),
+    "triton.runtime.jit": _names("JITFunction"),
+    "torch._C": _names("TensorBase _TensorBase"),
+    "torch.nn.modules.module": _names("Module"),
+    "threading": _names("Lock RLock"),
+    "_thread": _names("RLock LockType lock allocate_lock allocate"),
+    "warnings": _names("warn"),
+}
+_IMPURE_IN = {
+    "builtins": _names("open input id hash eval exec compile globals breakpoint help __import__ __build_class__"),
+    "typing": _names("get_type_hints"),
+    "dataclasses": _names("fields"),
+}
+# Functions without arguments that return a setting: their value counts.
+_SETTINGS = (
+    *(torch.get_num_threads, torch.get_default_dtype, torch.get_default_device, torch._C._get_cudnn_benchmark),
+    *(torch.get_num_interop_threads, torch.get_float32_matmul_precision, torch.are_deterministic_algorithms_enabled),
+)
+_CACHED: Any = type(functools.lru_cache(len))
+_DESCRIPTORS = (
+    *(types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType),
+    types.GetSetDescriptorType,
+)
+# What gives the slots and the attributes of an instance.
+_KEPT = (types.MemberDescriptorType, types.GetSetDescriptorType)
+# Namespaces of PyTorch's own operators.
+_OF_PYTORCH = frozenset(("aten", "prims", "prim", "quantized", "mkldnn", "onednn", "mkl", "_native"))
+_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+_NAMESPACES = (type(torch.ops), type(torch.ops.aten))
 
-# Functions of PyTorch whose results are settings.
-_SETTINGS: tuple[Any, ...] = (torch.get_num_threads, torch.get_default_dtype, torch.get_default_device)
-
-# Members that Python itself adds to a class.
-_BY_PYTHON = frozenset(
-    (
-        "__annotate_func__",
-        "__annotations__",
-        "__annotations_cache__",
-        "__dataclass_fields__",
-        "__dataclass_params__",
-        "__dict__",
-        "__doc__",
-        "__firstlineno__",
-        "__match_args__",
-        "__module__",
-        "__orig_bases__",
-        "__parameters__",
-        "__qualname__",
-        "_abc_impl",
-        "__slots__",
-        "__static_attributes__",
-        "__weakref__",
-    )
+# Members that Python itself adds to a class. Code may not read them, as it may not read what it was made of.
+_BY_PYTHON = _names(
+    """
+    __annotate_func__ __annotations__ __annotations_cache__ __dataclass_fields__ __dataclass_params__ __dict__ __doc__
+    __firstlineno__ __match_args__ __module__ __orig_bases__ __parameters__ __qualname__ _abc_impl __slots__
+    __static_attributes__ __weakref__
+    """
+)
+# Attributes with two underscores that code may read.
+_READABLE = _names(
+    """
+    __dict__ __name__ __qualname__ __class__ __wrapped__ __self__ __func__ __members__ __version__ __init__ __new__ __call__
+    __post_init__ __init_subclass__ __enter__ __exit__ __len__ __iter__ __next__ __contains__ __getitem__ __setitem__
+    __getattr__ __getattribute__ __setattr__ __delattr__ __eq__ __hash__ __or__ __and__ __add__ __mul__ __str__ __repr__
+    """
+)
+# From a frame, code reaches all variables.
+_FRAMES = _names("gi_frame ag_frame cr_frame tb_frame f_back f_globals f_locals")
+# What a Triton kernel, and what tunes it, follow from.
+_OF_TRITON = (
+    *("fn", "configs", "keys", "values", "reset_to_zero", "restore_value", "early_config_prune", "perf_model"),
+    *("configs_top_k", "do_not_specialize", "do_not_specialize_on_alignment", "noinline", "debug"),
 )
 
-# A function that reaches more than this many values is not followed further.
+# Where the libraries lie.
+_PYTORCH = Path(torch.__file__).resolve().parent
+_PYTHON = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
+
+# The flag of classes that are made while Python runs, and not by its own C code.
+_HEAP_TYPE = 1 << 9
+
+# A value from which more than this many others are reached is not described.
 _MOST_VALUES = 10_000
 
 
-_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
-_CACHED: Any = type(functools.lru_cache(maxsize=None)(len))
+_NO_OPERATORS: Mapping[str, Any] = types.MappingProxyType({})
 
 
 class _UnknownError(Exception):
     """A value that cannot be told from another one of its kind."""
 
 
-def fingerprint(value: Any) -> str:
+def fingerprint(value: Any, operators: Mapping[str, tuple[Any, Callable[[], Any]]] = _NO_OPERATORS) -> str:
     """Returns a word for a value and everything that functions in it are made of and refer to.
 
     Functions count by their code, constants, defaults, closures and the globals that they name, and not by where their
     source lies. What cannot be described gives a word that never comes again.
 
     Args:
-        value: numbers, text, dtypes, functions, classes and modules, in tuples, lists, sets and dicts.
+        value: numbers, text, dtypes, functions, classes and instances, in tuples, lists, sets and dicts.
+        operators: the operators that functions may refer to, by name, each with a function that returns what it means.
 
     Returns:
         An identifier.
     """
-    made_of = hashlib.sha256()
     try:
-        for word in _Description().of(value):
-            made_of.update(word.encode() + b"\0")
-    except _UnknownError:
+        words = _Description(operators).of(value)
+    # Describing runs code of the user's, such as __eq__ of a key. It may fail in any way, and a declaration may not.
+    except Exception:
         return f"declared_{uuid.uuid4().hex}"
-    return f"declared_{made_of.hexdigest()[:16]}"
+    return f"declared_{hashlib.sha256(chr(0).join(words).encode()).hexdigest()[:16]}"
 
 
 class _Description:
-    """Describes one value, and each value that it refers to once."""
+    """Describes a value and each value that it refers to, one after another, and numbers them as it finds them."""
 
-    def __init__(self) -> None:
-        self._seen: dict[int, int] = {}
-        self._alive: list[Any] = []
+    def __init__(self, operators: Mapping[str, Any], before: _Description | None = None) -> None:
+        self._operators = operators
+        self._meanings = {id(each): meaning for each, meaning in operators.values()}
+        self._numbers: dict[int, int] = {} if before is None else dict(before._numbers)
+        self._next: int = 0 if before is None else before._next
+        # Those of this description and of all others that it needed for the order of sets.
+        self._visited: list[None] = [] if before is None else before._visited
+        # Holds all values that have numbers, so that no other one gets their addresses.
+        self._found: list[Any] = []
+        self._words: list[str] = []
 
-    def of(self, value: Any) -> Iterator[str]:
+    def of(self, value: Any) -> list[str]:
         """The words for a value."""
-        if type(value) in _PLAIN:
-            yield f"{type(value).__name__} {value!r}"
-            return
-        # Python may or may not use one tuple for equal constants.
-        if type(value) is tuple:
-            yield from self._all(value)
-            return
-        if id(value) in self._seen:
-            yield f"seen {self._seen[id(value)]}"
-            return
-        self._seen[id(value)] = len(self._seen)
-        # No other value may get its address.
-        self._alive.append(value)
-        if len(self._seen) > _MOST_VALUES:
-            raise _UnknownError
-        yield type(value).__name__
-        if any(value is each for each in _ELSEWHERE):
-            raise _UnknownError
-        if any(value is each for each in _SETTINGS):
-            yield repr(value())
-        elif isinstance(value, types.ModuleType):
-            if not _is_library(value.__name__):
-                # Who takes what out of it is not known.
-                raise _UnknownError
-            yield value.__name__
-        elif isinstance(value, (type, *_FUNCTIONS)):
-            yield from self._code(value)
-        elif not _is_of_library(type(value)):
-            yield from self._instance(value)
-        elif type(value) in _CONTAINERS:
-            yield from self._listed(value)
-        elif isinstance(value, types.CodeType):
-            exceptions = getattr(value, "co_exceptiontable", b"")
-            yield value.co_code.hex()
-            yield from self._all((value.co_consts, value.co_names, value.co_varnames, value.co_flags, exceptions))
-        elif type(value) is functools.partial:
-            yield from self._all((value.func, value.args, value.keywords, vars(value)))
-        elif type(value) is _CACHED:
-            yield from self._all((value.__wrapped__, vars(value)))
-        elif isinstance(value, (staticmethod, classmethod)):
-            yield from self.of(value.__func__)
-        elif isinstance(value, property):
-            yield from self._all((value.fget, value.fset))
-        elif isinstance(value, functools.cached_property):
-            yield from self.of(value.func)
-        elif inspect.isdatadescriptor(value):
-            # A field of a named tuple or a slot, which its name among the members of the class describes.
-            return
-        elif _is_of_library(value) and (name := _name_of(value)):
-            # An operator of PyTorch's.
-            yield f"{value.__module__} {name}"
-        elif type(value).__module__.partition(".")[0] == "triton":
-            # A kernel in Triton, or what tunes one: its source, and the sizes that are tried.
-            yield repr(getattr(value, "configs", ""))
-            yield from self.of(getattr(value, "fn", _Nothing))
-        elif hasattr(value, "__dict__"):
-            # Its class is a library's and written in Python, as that of torch.no_grad() is.
-            yield from self._instance(value)
-        else:
-            raise _UnknownError
+        self._refer(value)
+        # The list grows meanwhile.
+        for each in self._found:
+            self._words.append(f"@{type(each).__name__}")
+            self._describe(each)
+        return self._words
 
-    def _code(self, value: Any) -> Iterator[str]:
-        """The words for a function or a class."""
-        if isinstance(value, types.MethodType):
-            yield from self._all((value.__func__, value.__self__))
-        elif isinstance(value, types.BuiltinFunctionType):
-            yield value.__qualname__
-            owner: Any = value.__self__
-            yield from self.of(owner.__name__ if isinstance(owner, (type, types.ModuleType)) else owner)
-        elif _is_of_library(value):
-            yield f"{value.__module__} {_name_of(value)}"
-            # A library's decorator keeps the user's function in the closure of the function that it returns.
-            yield from self._all(_closure(value))
-        elif isinstance(value, types.FunctionType):
-            yield from self._function(value)
-        else:
-            yield value.__qualname__
-            members = {name: each for name, each in vars(value).items() if name not in _BY_PYTHON}
-            yield from self._all((type(value), value.__bases__, members))
+    def _refer(self, *values: Any) -> None:
+        """Adds plain values, and the numbers of others, which are described later."""
+        for value in values:
+            kind = type(value)
+            if kind is int:
+                self._words.append(hex(value))
+            elif kind in _PLAIN:
+                self._words.append(f"{kind.__name__} {value!r}")
+            else:
+                number = None if kind in _CONSTANTS else self._numbers.get(id(value))
+                if number is None:
+                    if len(self._visited) > _MOST_VALUES:
+                        raise _UnknownError("it refers to too many values")
+                    self._visited.append(None)
+                    self._found.append(value)
+                    number = self._numbers[id(value)] = self._next
+                    self._next += 1
+                self._words.append(f"#{number}")
 
-    def _instance(self, value: Any) -> Iterator[str]:
-        """The words for an instance: its class, and all that it keeps."""
-        if type(value).__module__.startswith("torchgraft.") and hasattr(value, "declaration_word"):
-            yield value.declaration_word
+    def _describe(self, value: Any) -> None:
+        """Adds the words for a value that is not plain."""
+        kind = type(value)
+        if value is wrap_triton:
+            self._refer(value.__name__)
+        elif value is onednn_takes:
+            self._refer(value.__name__, *map(value, (torch.bfloat16, torch.float16)))
+        elif id(value) in self._meanings:
+            self._refer(self._meanings[id(value)]())
+        elif kind in (types.FunctionType, types.BuiltinFunctionType) and value in _SETTINGS:
+            self._refer(value.__name__, value())
+        elif value is sys.argv:
+            raise _UnknownError("sys.argv is another one in each process")
+        elif kind in _CONTAINERS:
+            self._list(value)
+        elif kind is types.FunctionType:
+            self._describe_function(value)
+        elif kind is types.CodeType:
+            self._refer(value.co_code, value.co_consts, value.co_names, value.co_varnames, value.co_flags)
+            self._refer(value.co_freevars, value.co_cellvars, getattr(value, "co_exceptiontable", b""))
+            self._refer(value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount)
+        elif kind is types.BuiltinFunctionType:
+            self._describe_builtin(value)
+        elif issubclass(kind, type):
+            self._describe_class(value)
+        elif issubclass(kind, types.ModuleType):
+            # Who takes what out of another module is not known.
+            if not _is_pure_module(value):
+                raise _UnknownError(f"the module {value.__name__} is passed on")
+            self._refer(value.__name__)
+        elif kind is types.MethodType:
+            self._refer(value.__func__, value.__self__)
+        elif kind in (staticmethod, classmethod):
+            self._refer(value.__func__)
+        elif kind is property:
+            self._refer(value.fget, value.fset, value.fdel)
+        elif kind is functools.partial:
+            self._refer(value.func, value.args, value.keywords, vars(value))
+        elif kind is _CACHED:
+            if not self._is_named(value):
+                self._refer(vars(value))
+        elif kind in _DESCRIPTORS:
+            self._refer(value.__name__)
+            if not self._is_named(value.__objclass__):
+                raise _UnknownError(f"{value.__objclass__.__qualname__} is written in C")
+        elif kind is types.MethodWrapperType:
+            self._refer(value.__name__, value.__self__)
+        elif kind is types.MemberDescriptorType:
+            # A slot, which its name among the members of its class describes.
+            self._refer(value.__name__)
+        elif kind in _PICKLED:
+            self._refer(*(list(each) if hasattr(each, "__next__") else each for each in value.__reduce_ex__(4)))
+        elif kind in _LOCKS:
             return
-        for each in type(value).__mro__:
-            made_in_c = isinstance(vars(each).get("__new__"), types.BuiltinFunctionType)
-            if made_in_c and each not in _BASES and _is_of_library(each):
-                raise _UnknownError
-        yield from self._all((type(value), getattr(value, "__dict__", None), _slots(value)))
+        elif issubclass(kind, _OPERATORS):
+            self._describe_operator(value)
+        else:
+            self._describe_instance(value)
+
+    def _list(self, container: Any) -> None:
+        """Adds what a container holds, in an order that is the same in every process."""
+        # A class of a user's may hide it behind methods of its own.
+        base: Any = next(base for base in _CONTAINERS if isinstance(container, base))
+        if base in (set, frozenset):
+            elements = list(base.__iter__(container))
+            if len(elements) > 1:
+                elements.sort(key=lambda each: _Description(self._operators, self).of(each))
+        elif hasattr(base, "items"):
+            elements = [part for pair in base.items(container) for part in pair]
+        else:
+            elements = list(base.__iter__(container))
+        self._refer(len(elements), *elements)
+
+    def _is_named(self, value: Any) -> bool:
+        """Adds the name of a function or class by which a library holds it; whether one does.
+
+        Raises:
+            _UnknownError: its results do not follow from its arguments.
+        """
+        module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+        # A decorator may have given a function of a user's the names of a library's, and Python names some classes of a
+        # user's after its own modules.
+        if not isinstance(module, str) or not _is_held(value, sys.modules.get(module), name):
+            is_static = isinstance(value, type) and module == "builtins" and not value.__flags__ & _HEAP_TYPE
+            if is_static:
+                self._refer(name)
+            return is_static
+        if not _is_pure(module, name):
+            raise _UnknownError(f"{module}.{name} may depend on more than its arguments")
+        self._refer(module, name)
+        return True
+
+    def _describe_function(self, function: types.FunctionType) -> None:
+        if self._is_named(function):
+            return
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        closure = {name: cell.cell_contents for name, cell in cells.items()}
+        self._refer(function.__name__, function.__qualname__, function.__code__, function.__defaults__)
+        self._refer(function.__kwdefaults__, vars(function))
+        module = sys.modules.get(str(function.__globals__.get("__name__")))
+        is_whole = module is not None and vars(module) is function.__globals__ and _is_pure_module(module)
+        if is_whole and _lies_in_library(function.__code__.co_filename):
+            # What a library's decorator returns. The user's function is in its closure.
+            self._refer(closure)
+            return
+        self._refer({name: value for name, value in closure.items() if not isinstance(value, types.ModuleType)})
+        mentioned, attributes = _mentions(function.__code__)
+        for place, name, *path in mentioned:
+            for value in _roots(place, name, closure, function):
+                # That of a class, which dicts and sets call: numbers that they do not show.
+                if value is not hash or function.__name__ != "__hash__":
+                    self._refer(name)
+                    self._look_up(value, path)
+        for name in attributes:
+            if name in _FRAMES or (name.startswith("__") and name.endswith("__") and name not in _READABLE):
+                raise _UnknownError(f"{function.__qualname__} reads {name}")
+            added = vars(torch.Tensor).get(name)
+            if type(added) is types.FunctionType and not _lies_in_library(added.__code__.co_filename):
+                self._refer(name, added)
+
+    def _look_up(self, value: Any, path: Iterable[str]) -> None:
+        """Refers to what code finds if it reads attributes of a module."""
+        for name in path:
+            if not isinstance(value, types.ModuleType):
+                break
+            if _is_library(value):
+                value = getattr(value, name)
+            elif type(value) is types.ModuleType and name in vars(value):
+                value = vars(value)[name]
+            else:
+                raise _UnknownError(f"the module {value.__name__} computes {name}")
+            self._refer(name)
+        self._refer(value)
+
+    def _describe_builtin(self, function: types.BuiltinFunctionType) -> None:
+        name, owner = function.__name__, function.__self__
+        self._refer(name)
+        if isinstance(owner, types.ModuleType):
+            if not (_is_library(owner) and _is_pure(owner.__name__, name)):
+                raise _UnknownError(f"{owner.__name__}.{name} may depend on more than its arguments")
+            self._refer(owner.__name__)
+        elif owner is not None:
+            self._refer(owner)
+        elif getattr(torch._C._VariableFunctions, name, None) != function:
+            raise _UnknownError(f"{name} is written in C")
+
+    def _describe_class(self, value: Any) -> None:
+        if self._is_named(value):
+            return
+        members = type.__getattribute__(value, "__dict__")
+        self._refer(value.__qualname__, type(value), value.__bases__)
+        self._refer({name: each for name, each in members.items() if name not in _BY_PYTHON})
+
+    def _describe_operator(self, operator: Any) -> None:
+        """Adds the words for an operator in torch.ops: those of PyTorch count by their names."""
+        text = str(operator)
+        namespace, name = text.split(".")[:2]
+        declared = self._operators.get(f"{namespace}::{name.removeprefix('_')}")
+        if declared is not None:
+            self._refer(declared[0])
+        elif namespace not in _OF_PYTORCH:
+            raise _UnknownError(f"{text} may be defined anew")
+        self._refer(text)
+
+    def _describe_instance(self, value: Any) -> None:
+        kind = type(value)
+        if kind.__module__.startswith("triton.") and "fn" in getattr(value, "__dict__", {}):
+            self._refer({name: vars(value)[name] for name in _OF_TRITON if name in vars(value)})
+            return
+        kept = {}
+        for each in kind.__mro__:
+            members = type.__getattribute__(each, "__dict__")
+            in_c = not each.__flags__ & _HEAP_TYPE or isinstance(members.get("__new__"), types.BuiltinFunctionType)
+            if in_c and each not in _BASES:
+                raise _UnknownError(f"{each.__qualname__} is written in C")
+            for name, member in members.items():
+                if type(member) in _KEPT and (name == "__dict__" or type(member) is types.MemberDescriptorType):
+                    with contextlib.suppress(AttributeError):
+                        kept[name] = member.__get__(value)
+        self._refer(kind, kept)
         if isinstance(value, _CONTAINERS):
-            yield from self._listed(value)
+            self._list(value)
         elif isinstance(value, _NUMBERS_AND_TEXT):
             base: Any = next(base for base in _NUMBERS_AND_TEXT if isinstance(value, base))
-            yield repr(base(value))
+            self._refer(base.__getnewargs__(value))
 
-    def _listed(self, container: Any) -> Iterator[str]:
-        """The words for what a container holds, in an order that is the same in every process."""
-        if isinstance(container, (set, frozenset)):
-            yield from sorted(" ".join(_Description().of(each)) for each in container)
-        elif isinstance(container, dict):
-            yield from self._all(part for pair in dict.items(container) for part in pair)
-        else:
-            yield from self._all(container)
 
-    def _all(self, values: Any) -> Iterator[str]:
-        for each in values:
-            yield from self.of(each)
-        yield "end"
-
-    def _function(self, function: types.FunctionType) -> Iterator[str]:
-        if _looks_elsewhere(function.__code__):
-            raise _UnknownError
-        yield from self._all((function.__code__, vars(function)))
-        closure = _closure(function)
-        names = list(_names_in(function.__code__))
-        named = function.__kwdefaults__ or {}
-        for values in (function.__defaults__ or (), named, named.values(), closure):
-            for value in values:
-                yield from self._named(value, names)
-            yield "end"
-        for name in names:
-            if name in function.__globals__:
-                yield name
-                yield from self._named(function.__globals__[name], names)
-
-    def _named(self, value: Any, names: Sequence[str]) -> Iterator[str]:
-        """The words for what a function refers to, and for what it may take out of it if it is a module."""
-        if not isinstance(value, types.ModuleType):
-            yield from self.of(value)
+def _roots(place: str, name: str, closure: Mapping[str, Any], function: types.FunctionType) -> Iterator[Any]:
+    """The value of a name that a function spells, if there is one yet."""
+    if place == "module":
+        yield sys.modules[name]
+    for names in (closure,) if place == "closure" else (function.__globals__, function.__builtins__):
+        if name in names:
+            yield names[name]
             return
-        yield from self._module(value)
-        if _is_library(value.__name__):
-            for name in names:
-                held = vars(value).get(name)
-                if type(held) in _PLAIN or any(held is each for each in (*_ELSEWHERE, *_SETTINGS)):
-                    yield name
-                    yield from self.of(held)
-        else:
-            if not _LOOKUPS_IN_MODULES.isdisjoint(names):
-                raise _UnknownError
-            for name in names:
-                if name in vars(value) and id(vars(value)[name]) not in self._seen:
-                    yield name
-                    yield from self._named(vars(value)[name], names)
-
-    def _module(self, module: types.ModuleType) -> Iterator[str]:
-        """A module counts by its name if it is a library's, otherwise by its source."""
-        yield module.__name__
-        if _is_library(module.__name__):
-            return
-        try:
-            yield hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest()
-        except (OSError, AttributeError):
-            raise _UnknownError from None
 
 
-class _Nothing:
-    """Stands for what a value should have, and has not."""
+@functools.lru_cache(maxsize=10_000)
+def _mentions(code: types.CodeType) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
+    """What code and the functions in it look up.
+
+    Returns:
+        Of each name that is no local variable where it is looked up, the name, and the attributes that are read from it
+        at once; and all names of attributes.
+
+    Raises:
+        _UnknownError: it imports relative to its package, or a part of a package under another name.
+    """
+    mentioned: dict[tuple[str, ...], None] = {}
+    attributes: dict[str, None] = {}
+    _read(code, set(), mentioned, attributes)
+    return tuple(mentioned), tuple(attributes)
 
 
-def _looks_elsewhere(code: types.CodeType) -> bool:
-    """Whether code imports what is not a library's, or looks up names that it does not spell."""
-    if not _LOOKUPS.isdisjoint(code.co_names):
-        return True
-    imports = (each.argval for each in dis.get_instructions(code) if each.opname == "IMPORT_NAME")
-    nested = (each for each in code.co_consts if isinstance(each, types.CodeType))
-    return any(not _is_library(name) for name in imports) or any(map(_looks_elsewhere, nested))
-
-
-def _names_in(code: types.CodeType) -> Iterator[str]:
-    """The names that code and the functions in it may look up among globals."""
-    yield from code.co_names
+def _read(
+    code: types.CodeType, imported: set[str], mentioned: dict[tuple[str, ...], None], attributes: dict[str, None]
+) -> None:
+    """Adds what code looks up, for `_mentions`; `imported` are variables that hold the module of their name."""
+    steps = [step for step in dis.get_instructions(code) if step.opname not in ("EXTENDED_ARG", "CACHE", "NOP")]
+    closed = {*code.co_cellvars, *code.co_freevars}
+    for at, step in enumerate(steps):
+        kind, name = step.opname, step.argval
+        if kind == "IMPORT_NAME":
+            level, taken = steps[at - 2].argval, steps[at - 1].argval
+            if level == 0 and taken:
+                mentioned.update(dict.fromkeys(("module", name, each) for each in taken))
+            elif level == 0 and steps[at + 1].argval == name and steps[at + 1].opname.startswith("STORE_"):
+                imported.add(name)
+            else:
+                raise _UnknownError(f"{code.co_name} imports {name}")
+        elif kind in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
+            attributes[name] = None
+        elif kind.startswith("LOAD_") and ("GLOBAL" in kind or "NAME" in kind or "DEREF" in kind):
+            path = tuple(_path(steps, at))
+            mentioned[("closure" if "DEREF" in kind else "global", name, *path)] = None
+            if name in imported:
+                mentioned[("module", name, *path)] = None
+        elif "LOAD_FAST" in kind:
+            # Later versions of Python load two variables at once; and load a variable to put it into a closure.
+            names = name if isinstance(name, tuple) else (name,)
+            for each in names:
+                if each in imported and each not in closed:
+                    mentioned[("module", each, *(_path(steps, at) if each == names[-1] else ()))] = None
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _names_in(constant)
+            _read(constant, imported, mentioned, attributes)
+        elif isinstance(constant, str) and constant.isidentifier():
+            # getattr may get it.
+            attributes[constant] = None
 
 
-def _closure(function: Any) -> list[Any]:
-    """The values that a function has from where it was defined."""
-    try:
-        return [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    except ValueError:
-        # A variable that has no value yet.
-        raise _UnknownError from None
+def _path(steps: Sequence[dis.Instruction], at: int) -> Iterator[str]:
+    """The attributes that are read at once from what one step loads."""
+    for step in steps[at + 1 :]:
+        if step.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
+            return
+        yield step.argval
 
 
-def _slots(value: Any) -> dict[str, Any]:
-    """The values that an instance keeps in slots, by name."""
-    named = [vars(each).get("__slots__", ()) for each in type(value).__mro__]
-    slots = [slot for each in named for slot in ((each,) if isinstance(each, str) else each)]
-    # A name with two underscores in front is another one in its class.
-    if any(slot.startswith("__") and slot not in _BY_PYTHON for slot in slots):
-        raise _UnknownError
-    return {slot: getattr(value, slot) for slot in slots if slot not in _BY_PYTHON and hasattr(value, slot)}
+def _is_pure(module: str, name: str) -> bool:
+    """Whether results of a library's function or class follow from its arguments."""
+    name = name.partition(".")[0]
+    return (module in _PURE and name not in _IMPURE_IN.get(module, ())) or name in _PURE_IN.get(module, ())
 
 
-def _name_of(value: Any) -> str:
-    """The name of a function, a class or an operator of PyTorch's; empty for what has none, as an instance."""
-    return str(getattr(value, "__qualname__", None) or getattr(value, "__name__", ""))
+def _is_pure_module(module: types.ModuleType) -> bool:
+    return module.__name__ in _PURE and _is_library(module)
 
 
-def _is_library(module: str) -> bool:
-    return module.partition(".")[0] in _LIBRARIES
+def _is_held(value: Any, module: types.ModuleType | None, name: str) -> bool:
+    """Whether a module of a library has a value under a name."""
+    if module is None or not _is_library(module):
+        return False
+    held: Any = module
+    for part in name.split("."):
+        held = getattr(held, part, None)
+    return held is value
 
 
-def _is_of_library(value: Any) -> bool:
-    # A decorator may have given a function of a user's the names of a library's.
-    is_function = isinstance(value, types.FunctionType)
-    module = value.__globals__.get("__name__") if is_function else getattr(value, "__module__", None)
-    return isinstance(module, str) and _is_library(module)
+def _is_library(module: types.ModuleType) -> bool:
+    """Whether a module is one of Python, PyTorch or Triton. A file of a user's may have the name of such a module."""
+    if isinstance(module, _NAMESPACES):
+        return True
+    file, name = vars(module).get("__file__"), module.__name__
+    if file is not None:
+        return _lies_in_library(file)
+    # It is written in C and a part of Python, or of a module that has a file.
+    if sys.modules.get(name) is not module:
+        return False
+    parent = sys.modules.get(name.rpartition(".")[0])
+    return name in sys.builtin_module_names or (parent is not None and _is_library(parent))
+
+
+@functools.cache
+def _lies_in_library(file: str) -> bool:
+    path = Path(file).resolve()
+    if path.is_relative_to(_PYTORCH):
+        return True
+    at = [place for place, part in enumerate(path.parts) if part in ("site-packages", "dist-packages")]
+    if at:
+        return path.parts[at[-1] + 1] == "triton"
+    return any(path.is_relative_to(each) for each in _PYTHON)

@@ -385,11 +385,21 @@ class Operator:
             self._named_for = weakref.ref(compilation)
 
     def _name_for_caches(self) -> None:
-        said, kernels = self.declaration, python_kernels.seen_by_compilers(self.qualified_name)
-        # Everything that compiled code takes for granted about a call.
-        granted = self._schemas[1][0], said.sizes_of, said.sizes_from_data, said.visible_outputs
-        self.declaration_word = fingerprint((__version__, granted, torch.get_default_dtype, kernels))
+        # Functions of a declaration may call other operators, whose own words may be older than what these refer to.
+        meanings = {name: (each, each._meaning) for name, each in Operator.registered.items()}
+        self.declaration_word = fingerprint(self._taken_for_granted(), meanings)
         pytorch.name_for_caches(self.raw, self.declaration_word)
+
+    def _taken_for_granted(self) -> tuple[Any, ...]:
+        """Everything that compiled code takes for granted about a call."""
+        said, kernels = self.declaration, python_kernels.seen_by_compilers(self.qualified_name)
+        results = said.sizes_of, said.knows_output, said.primary, said.sizes_from_data, said.visible_outputs
+        return __version__, self._schemas[1][0], results, torch.get_default_dtype, kernels
+
+    def _meaning(self) -> tuple[Any, ...]:
+        """Everything that results of a call in Python follow from, where tensors have no data."""
+        said = self.declaration
+        return self._taken_for_granted(), said.reference, said.autocast, said.kernels, said.compile, said.dtypes_of
 
     def __call__(self, /, *arguments: Any, **named: Any) -> Any:
         """The visible results of the operator; arguments by position and by name, as in the schema."""
