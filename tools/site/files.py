@@ -54,13 +54,16 @@ def collect(app: Sphinx) -> Iterator[tuple[str, dict[str, str], str]]:
         if path in shown:
             continue
         shown.add(path)
-        within = sorted(_within(path)) if (ROOT / path).is_dir() else []
+        is_folder = (ROOT / path).is_dir()
+        within = sorted(_within(path)) if is_folder else []
         wanted += within
-        body = _listed(path, within) if within else _highlighted(ROOT / path)
+        body = _listed(path, within) if is_folder else _highlighted(ROOT / path)
         yield _page(path), {"title": path, "body": f"<h1><code>{escape(path)}</code></h1>{body}"}, "page.html"
 
 
 def _listed(folder: str, paths: list[str]) -> str:
+    if not paths:
+        return "<p>No file here is text and short enough to be shown.</p>"
     place = PurePosixPath(_page(folder)).parent
     links = (
         f'<li><a href="{os.path.relpath(_page(path), place)}.html">{escape(PurePosixPath(path).name)}</a></li>'

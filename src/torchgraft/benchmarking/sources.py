@@ -20,7 +20,7 @@ _BUILD = "cmake/TorchgraftKernels.cmake"
 # The compiler options that decide what code it makes; the others are about warnings and about how the compiler works.
 _OPTION = re.compile(r"(?<![\w-])-(?:O|f|m|use_fast_math|-use_fast_math|-fmad|-maxrregcount)\S*")
 # Parts of the package whose Python decides how long a layer takes. What a call costs is measured by itself.
-_LAYERS = frozenset({"nn", "operators", "grafting"})
+_LAYERS = frozenset({"nn", "operators"})
 # Modules beside a declaration that say on what inputs an operator is measured.
 _INPUTS = frozenset({"samples", "benchmarks", "case"})
 _STRING = r"""R"(?P<mark>[^(\s]*)\(.*?\)(?P=mark)"|"(?:[^"\\\n]|\\.)*"|(?<!\w)'(?:[^'\\\n]|\\.)+'"""
