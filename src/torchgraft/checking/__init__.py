@@ -1,7 +1,8 @@
-"""`graft check`: an operator proved against its reference, property by property.
+"""`graft check`: proves operators against their references, property by property.
 
-A property is a file in `properties`; a case is an operator, a device and a dtype; `running` puts them together, and
-`report` says what came of it. Nothing here knows an operator by name.
+A property is a file in `properties`; it checks a `case`, which makes `call`s of samples. `jobs` says which properties
+of which operators run, `run` and `workers` run them, and `report` shows the results. Nothing here knows an operator by
+name.
 """
 
 from collections.abc import Callable, Sequence
@@ -57,7 +58,7 @@ def check(
 def make_test(
     *operators: Operator | str, device: str = "all", quick: bool = False, seed: int = 0
 ) -> Callable[..., None]:
-    """A test function for pytest, with a case for each property, device and dtype.
+    """Makes a test function for pytest, with a case for each property, device and dtype.
 
     In a test module:
 

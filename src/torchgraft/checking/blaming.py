@@ -27,7 +27,7 @@ from torchgraft.kernels.names import Names
 from torchgraft.operator.gradients import differentiate_reference
 
 _Kernel = Callable[..., Any]
-# No other part is tried after this time.
+# After so many seconds no other part is tried.
 _SECONDS = 10.0
 
 
@@ -207,7 +207,7 @@ def _recorded_by_python(names: Names) -> Iterator[None]:
 
 
 def _laid_out(call: Call, arguments: Sequence[Any], results: Any) -> Any:
-    """Results in memory of the layout and the dtype that `output` says."""
+    """Copies results to memory of the layout and the dtype that `output` gives."""
     return tree_map(
         lambda made, result: made if result is None else made.copy_(result),
         call.declaration.output(*arguments),
@@ -216,7 +216,7 @@ def _laid_out(call: Call, arguments: Sequence[Any], results: Any) -> Any:
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """A copy that is contiguous, or channels_last, and has its memory for itself."""
+    """Copies a tensor to memory of its own, contiguous or channels_last."""
     if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
         return tensor.clone(memory_format=torch.channels_last)
     return tensor.clone(memory_format=torch.contiguous_format)

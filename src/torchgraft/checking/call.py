@@ -1,4 +1,4 @@
-"""One call of an operator, and what must come of it by the reference."""
+"""One call of an operator, and the results and gradients that the reference gives for it."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ from torchgraft.sampling import Sample, Samples
 
 
 class MadeOfOperators:
-    """An operator that may be made of PyTorch's own, each of which rounds its results."""
+    """An operator that may be made of several of PyTorch's own, each of which rounds its results."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Call:
 
     @property
     def precision(self) -> torch.dtype:
-        """The coarsest dtype that results are computed in: the call's, or one of numbers that is an argument."""
+        """The coarsest dtype in which results are computed: the call's, or a dtype among the arguments."""
         given = self.declaration.with_defaults(self.sample.arguments)
         dtypes = [each for each in given if isinstance(each, torch.dtype) and holds_numbers(each)]
         return max(self.dtype, *dtypes, key=lambda each: torch.finfo(each).eps) if dtypes else self.dtype
@@ -99,7 +99,7 @@ class Call:
                     yield name, each, has_gradient and is_number(each)
 
     def leaves(self, arguments: Sequence[Any] | None = None, *, required: bool = True) -> tuple[Any, ...]:
-        """Arguments with every tensor a new one of its own strides, a leaf where it has a gradient.
+        """Makes new tensors of the same strides of all arguments; those that have a gradient become leaves.
 
         Args:
             arguments: others than those of this call.
@@ -116,7 +116,7 @@ class Call:
         return each_tensor(lambda tensor: tensor.detach().clone().requires_grad_(next(flags)), arguments)
 
     def of_leaves(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Callable[..., Any]:
-        """`function` with only the tensors left to pass that have gradients, and only results that have one."""
+        """Wraps `function`: it takes only tensors that have gradients, and returns only results that have one."""
         chosen = [has_gradient for _, _, has_gradient in self.named_tensors(arguments)]
         of_chosen = of_tensors(function, arguments, chosen)
         return lambda *tensors: single(tuple(self.differentiable_results(tree_leaves(of_chosen(*tensors)))))
@@ -190,7 +190,7 @@ class Call:
     def run(
         self, arguments: tuple[Any, ...] | None = None, output_grads: Sequence[Tensor] | None = None
     ) -> list[Tensor | None]:
-        """The results, and then the gradients of all tensors that have any, None where there is none.
+        """Runs forward and backward; returns the results and the gradients of all leaves, None for those without one.
 
         Args:
             arguments: other leaves than those of this call.
@@ -210,14 +210,14 @@ class Call:
         return torch.Generator().manual_seed(self.seed + 1)
 
     def output_grads(self, results: Iterable[Tensor]) -> list[Tensor]:
-        """Incoming gradients for results: random, always the same values."""
+        """Makes incoming gradients for results: random, but always the same values."""
         generator = self.generator()
         return [randn_like(result, generator) for result in results]
 
     def expected_gradients(
         self, output_grads: Iterable[Tensor], arguments: Sequence[Any] | None = None
     ) -> tuple[Tensor, ...]:
-        """The gradients of all tensors for incoming gradients, in float64: by the reference.
+        """Computes the gradients of all tensors for incoming gradients, in float64, by the reference.
 
         Args:
             output_grads: of all results that are differentiable.
@@ -237,7 +237,7 @@ class Call:
         return grad_or_zeros(attached(references, leaves), leaves, in_float64(output_grads))
 
     def in_mixed_dtypes(self, arguments: Sequence[Any], change: Callable[[str, Tensor], Tensor]) -> tuple[Any, ...]:
-        """Arguments, with those tensors changed that may have another dtype than the others.
+        """Changes the tensors among arguments that may have another dtype than the others.
 
         Args:
             arguments: all of them.
@@ -251,7 +251,7 @@ class Call:
         )
 
     def expect_close(self, found: Any, expected: Any, **options: Any) -> None:
-        """Compares with results in float64; see `comparing.expect_close`."""
+        """Compares with results in float64; see `compare.expect_close`."""
         if "summed" not in options:
             options["summed"] = self.summed
         precision = self.precision
@@ -263,12 +263,12 @@ class Call:
 
 
 def _copied(tensor: Tensor) -> Tensor:
-    """A copy of the same strides, gaps and all."""
+    """Copies a tensor into new memory of the same strides, gaps included."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def _plain(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """A tensor as kernels like it best; numbers in a dtype, where one is given."""
+    """Makes a tensor contiguous; converts numbers to a dtype, if one is given."""
     return tensor.contiguous() if dtype is None or not is_number(tensor) else tensor.contiguous().to(dtype)
 
 

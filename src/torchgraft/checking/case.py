@@ -36,16 +36,17 @@ class _Sizes:
         return Budget(round(2 ** random.uniform(self.least, self.most)), self.products)
 
 
-# Where nobody says how many calls: as cheap as those of the other properties.
+# The sizes of calls if nobody says how many: as cheap as those of the other properties.
 _FEW_SIZES = (_Sizes(1.0, 0, 9, 1 << 14),)
-# On a CPU a call takes milliseconds, and on a GPU many kernels pay only for millions of elements. Libraries that stand
-# in for the installed ones are instrumented, or emulate a small GPU: the same takes ten times as long and more.
+# The sizes of many calls. On a CPU a call takes milliseconds; on a GPU many kernels pay only for millions of elements.
+# Libraries that replace the installed ones are instrumented, or emulate a small GPU, and take ten times as long or
+# more.
 _MANY_SIZES = {
     "instead": (_Sizes(0.65, 3, 13, 1 << 17), _Sizes(0.345, 14, 17, 1 << 22), _Sizes(0.005, 17, 19, 1 << 23)),
     "cpu": (_Sizes(0.6, 4, 14, 1 << 20), _Sizes(0.37, 14, 17, 1 << 22), _Sizes(0.03, 17, 20, 1 << 24)),
     "cuda": (_Sizes(0.3, 4, 14, 1 << 22), _Sizes(0.45, 14, 20, 1 << 26), _Sizes(0.25, 20, 23, 1 << 29)),
 }
-# The share of many calls that lie at a border of the library's own rules. A search makes some ten calls, which run.
+# The share of many calls that lie at a border of the library's own rules. Each search for one makes some ten calls.
 _AT_BORDER = {"instead": 0.05, "cpu": 0.0, "cuda": 0.35}
 # Samples small enough for numerical gradients and for compiling several times.
 SMALL_ELEMENTS = 900
@@ -105,13 +106,13 @@ class Case:
         return self.subject.samples
 
     def call(self, sample: Sample) -> Call:
-        """A sample, to be made on this case's device in its dtype."""
+        """Makes a call of a sample, on this case's device in its dtype."""
         return Call(self.operator, self.samples, sample, self.device, self.dtype, self.seed)
 
     def table(
         self, *, small: bool = False, empty: bool = True, count: int | None = None, below: int | None = None
     ) -> list[Sample]:
-        """Named samples, the smallest first.
+        """Chooses named samples, the smallest first.
 
         Args:
             small: only those that are small enough for numerical gradients and for compiling.
@@ -178,7 +179,7 @@ class Case:
         try:
             every()
         except FlakyFailure as error:
-            # The same call held when it was made again: what failed is told, and not that it did so once.
+            # The same call passed when it was repeated: the failure itself is raised, and not that it is unsteady.
             raise next((each for each in error.exceptions if isinstance(each, CheckFailed)), error) from error
 
     def random_calls(self, check: Callable[[Call, Call, Random], None]) -> None:
@@ -227,7 +228,7 @@ class Case:
 
     @contextmanager
     def _of(self, sample: Sample, *, is_random: bool, seed: int | None = None) -> Iterator[None]:
-        """Names the sample in what is raised; a call that the forced kernel refuses is passed over."""
+        """Adds the sample to errors that are raised inside; skips a call that the forced kernel refuses."""
         try:
             yield
         except (CheckFailed, NotApplicable):
@@ -241,7 +242,7 @@ class Case:
 
 
 def _check_from(state: Any, check: Callable[[Call, Call, Random], None], call: Call, other: Call) -> None:
-    """Checks a call with what is random about it as it was before."""
+    """Checks a call with a random source in the state of the first time."""
     random = Random()
     random.setstate(state)
     check(call, other, random)
@@ -257,7 +258,7 @@ def failure_of(error: Exception, **more: Any) -> Failure:
 
 
 def describe_arguments(operator: Operator, sample: Sample) -> str:
-    """The arguments of a sample in short: shapes of tensors, numbers as they are."""
+    """Describes the arguments of a sample in short: shapes of tensors, numbers as they are."""
     described = []
     for argument, value in zip(operator.declaration.arguments, sample.arguments, strict=False):
         described.append(f"{argument.name}={_describe(value)}")

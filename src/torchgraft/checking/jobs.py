@@ -16,23 +16,31 @@ from torchgraft.checking.subject import Subject, target_of
 from torchgraft.operator import Operator
 from torchgraft.sampling import Samples
 
-# PyTorch takes those of 64 bits, with or without a sign; calls that have seeds of their own count on from the first.
+# The seeds that PyTorch takes and that random calls, which have a seed each, can count on from.
 SEEDS = range(-(2**63), 2**63)
-# The property that is asked before all others, and whose failure is told at once.
+# The property that runs before all others, and whose failure is printed at once.
 SMOKE = "smoke"
-# Why a kernel is not asked that serves no call here, and would serve some on another device.
+# The reason of a result about a kernel that supports no call on this device, and would on another one.
 RULED_OUT = "this device lacks something that the kernel needs"
 
 
 @dataclass(frozen=True)
 class Job:
-    """One property of one operator on one device in one dtype; travels to another process.
+    """One property of one operator on one device in one dtype; it travels to other processes.
 
-    `samples` is None for those beside the operator's declaration: samples hold functions, which do not travel. `calls`
-    is how many random calls a property makes of which it wants any. `under` is the sanitizer under which the property
-    is run again, or an empty string. `kernel` is the kernel of the operator that serves every call that it supports;
-    where empty the library chooses. `place` is where kernels run or are compiled, if not on the device: EMULATED or
-    NVCC.
+    Attributes:
+        property_name: the name of the property.
+        operator: that is checked.
+        samples: its inputs; None for those beside its declaration. Samples hold functions, which do not travel.
+        device: where it runs.
+        dtype: of its tensors.
+        seed: of all inputs.
+        quick: whether a few samples are enough.
+        only: the name of the only sample; None: all.
+        calls: how many random calls a property makes that checks any call; None: a few.
+        under: the sanitizer under which the property runs again; empty: none.
+        kernel: the kernel that runs every call that it supports; empty: the library chooses.
+        place: where kernels run or are compiled, if not on the device: EMULATED or NVCC.
     """
 
     property_name: str
@@ -64,7 +72,7 @@ class Job:
         return str(self.dtype).removeprefix("torch.")
 
     def reproduce(self, sample: str = "", seed: int | None = None) -> str:
-        """The command that runs this job alone, or only the call of a seed."""
+        """Writes the command that runs this job alone, or only its call of a seed."""
         words = ["graft", *words_of(self.operator)]
         if self.place == NVCC:
             return shlex.join([*words, "--device", "cuda", "--compile-cuda"])
@@ -85,14 +93,14 @@ class Job:
         return shlex.join(words)
 
     def result(self, status: Literal["pass", "fail", "not applicable"], seconds: float, **more: Any) -> Result:
-        """A result of this job."""
+        """Makes a result of this job."""
         title = f"{self.under}: {self.property_name}" if self.under else self.property_name
         dtype = ALL_DTYPES if self.place == NVCC else self.dtype_name
         return Result(title, self.name, self.where, dtype, status, seconds, kernel=self.kernel, **more)
 
 
 def find_devices(device: str = "all") -> list[str]:
-    """The devices of this machine that are meant by 'cpu', 'cuda' or 'all'.
+    """Finds the devices of this machine that 'cpu', 'cuda' or 'all' means.
 
     Raises:
         LookupError: 'cuda', and there is none.
@@ -114,7 +122,7 @@ def make_jobs(
     quick: bool = False,
     only: str | None = None,
 ) -> list[Job]:
-    """Every property of every operator, on every device, in every dtype that it asks for; `smoke` of all comes first.
+    """Makes a job of every property of every operator on every device in every dtype; all of `smoke` come first.
 
     Raises:
         LookupError: there is no property of a given name.
@@ -139,7 +147,7 @@ def make_jobs(
     return sorted(jobs, key=lambda job: job.property_name != SMOKE)
 
 
-# Calls of one job: a failure, a crash and a call that hangs end no more than these.
+# The calls of one job: a failure, a crash or a call that hangs ends no more than these.
 _CALLS_A_JOB = 50
 
 
@@ -170,7 +178,7 @@ def make_stress_jobs(jobs: Sequence[Job], calls: int) -> list[Job]:
 
 
 def make_kernel_jobs(jobs: Sequence[Job], names: Collection[str] = ()) -> list[Job]:
-    """Jobs, each once with every kernel of its operator forced; those of operators that list no kernels are left out.
+    """Repeats each job with every kernel of its operator forced; leaves out operators that list no kernels.
 
     Args:
         jobs: let the library choose.
@@ -192,7 +200,7 @@ def make_kernel_jobs(jobs: Sequence[Job], names: Collection[str] = ()) -> list[J
 
 
 def find_unreached(jobs: Sequence[Job], results: Sequence[Result]) -> list[Result]:
-    """A failure for each kernel that was forced and served no call of any job, as nothing is known of it.
+    """Makes a failure for each forced kernel that supported no call of any job, as nothing is known of it.
 
     One that this device cannot run is none.
 

@@ -29,7 +29,7 @@ def listed_kernels(operator: Operator, device: str) -> tuple[str, ...]:
 
 
 def expect_kernels(operators: Sequence[Operator], devices: Sequence[str]) -> list[str]:
-    """The names of all kernels that the libraries of some operators list for some devices.
+    """Finds the names of all kernels that the libraries of operators list for devices.
 
     Raises:
         LookupError: there are none.
@@ -45,14 +45,14 @@ def expect_kernels(operators: Sequence[Operator], devices: Sequence[str]) -> lis
 
 
 def claims_device(operator: Operator, device: str) -> bool:
-    """Whether an operator may have kernels for a kind of device; of one that was adopted, anything may be."""
+    """Whether an operator may have kernels for a kind of device; an adopted operator may have any."""
     return operator.declaration.kernels != "reference" and (
         not operator.declaration.kernels or device in operator.declaration.kernels
     )
 
 
 def sources_of(operator: Operator, device: str) -> list[Path]:
-    """The sources of an operator's compiled kernels for a kind of device.
+    """Finds the sources of an operator's compiled kernels for a kind of device.
 
     They are what the libraries of its namespace were built from, where that is known, or else the files beside the
     declaration; below it too if that is a package, as any other folder may be anything's home.
@@ -76,7 +76,7 @@ def is_compiled_there(operator: Operator, device: str) -> bool:
 
 
 def compiled_kernels(operator: Operator, device: str) -> list[str] | None:
-    """The names of the files of an operator's compiled kernels for a kind of device.
+    """Finds the names of the files of an operator's compiled kernels for a kind of device.
 
     Returns:
         The names; empty where there are kernels and nothing is known of their sources. None where there are none.

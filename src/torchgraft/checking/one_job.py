@@ -45,7 +45,7 @@ def _why_not_watched(job: Job) -> str:
 
 
 def _expect_kernel(operator: Operator, device: str, dtype: torch.dtype) -> None:
-    """Raises Mismatch where an operator claims a kernel that is not there."""
+    """Raises Mismatch if an operator claims a kernel that is not there."""
     if claims_kernel(operator, device, dtype) and not pytorch.has_kernel(operator.raw, torch.device(device)):
         why = why_no_kernel(operator.declaration, torch.device(device).type)
         raise Mismatch(
@@ -56,7 +56,7 @@ def _expect_kernel(operator: Operator, device: str, dtype: torch.dtype) -> None:
 
 @contextmanager
 def _kernels_expected(job: Job, asked: Property) -> Iterator[None]:
-    """Expects that a property which asks what kernels do finds them: the operator's, and those of its gradient."""
+    """A scope in which a property about kernels must find them: the operator's, and those of its gradient."""
     if not asked.of_kernels:
         yield
         return
@@ -68,14 +68,14 @@ def _kernels_expected(job: Job, asked: Property) -> Iterator[None]:
     kind = torch.device(job.device).type
     for each in fallbacks():
         operator = Operator.registered.get(each.operator)
-        # One that was called again since has another count.
+        # A fallback that was called again since then has another count, and is no member of `before`.
         if each not in before and each.device == kind and operator is not None:
             _expect_kernel(operator, kind, getattr(torch, each.dtype))
 
 
 @contextmanager
 def _kernel_forced(job: Job) -> Iterator[None]:
-    """Forces the kernel of a job; raises NotApplicable where it served no call."""
+    """A scope in which the kernel of a job is forced; raises NotApplicable if it supported no call."""
     if not job.kernel:
         yield
         return
@@ -90,7 +90,7 @@ def _kernel_forced(job: Job) -> Iterator[None]:
 
 @contextmanager
 def _precision(job: Job) -> Iterator[None]:
-    """The precision in which PyTorch computes while a job runs."""
+    """A scope in which PyTorch computes in the precision that a job needs."""
     # Kernels that call PyTorch's products are checked with its switches as they are, as users have them.
     answers = claims_kernel(job.operator, job.device, job.dtype)
     with true_precision(), nullcontext() if answers else exact_reductions():
@@ -102,10 +102,16 @@ def run_here(
     progress: Callable[[str], None] = lambda doing: None,
     on_failure: Callable[[Result], None] = lambda failure: None,
 ) -> Result:
-    """Runs a job; `on_failure` is told what failed before it is asked what is at fault, which may end the process."""
+    """Runs a job in this process.
+
+    Args:
+        job: to run.
+        progress: called with what is about to be done.
+        on_failure: called with a failure before its cause is looked for, which may end the process.
+    """
     asked = PROPERTIES[job.property_name]
     if reason := _why_not_watched(job):
-        # Nobody sees this kernel otherwise, but sanitizers watch what is checked without them, too.
+        # A sanitizer only repeats checks, so a job that it cannot watch is left out; nothing else runs these kernels.
         if job.place == EMULATED:
             return job.result("fail", 0.0, failure=Failure(reason, reproduce=job.reproduce()))
         return job.result("not applicable", 0.0, reason=reason)
@@ -121,7 +127,7 @@ def run_here(
 
     try:
         with warnings.catch_warnings(), _precision(job):
-            # Operators that fall back are complete; a property of their own tells which do.
+            # The property `fallbacks` reports operators that fall back; the others ignore it.
             warnings.simplefilter("ignore", PerformanceWarning)
             with _kernels_expected(job, asked), _kernel_forced(job):
                 asked.check(case)
@@ -145,8 +151,8 @@ def run_here(
 
 
 def _blamed(failure: Failure, job: Job, case: Case) -> Failure:
-    """A failure with what is at fault."""
-    # A sanitizer says itself where it is.
+    """Adds the part that is at fault to a failure."""
+    # The report of a sanitizer names the place itself.
     if case.asked is None or job.under:
         return failure
     asked = PROPERTIES[job.property_name]

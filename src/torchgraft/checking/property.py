@@ -15,7 +15,7 @@ COMPILER = ("torch._dynamo",)
 
 @dataclass(frozen=True)
 class Property:
-    """Something that is true of every good operator.
+    """A statement that is true of every good operator, and how to check it.
 
     Attributes:
         check: returns where it holds; raises `Mismatch` where it does not, `NotApplicable` where it has no meaning. Its

@@ -8,8 +8,8 @@ class NotApplicable(Exception):  # noqa: N818  an answer, not an error
     """The property has no meaning for this operator, or cannot be checked on this machine; says why."""
 
 
-# Where kernels may run or be compiled, beside the devices of the machine: CUDA kernels on the CPU, by the emulator; and
-# with the CUDA toolkit's compiler, which runs nothing.
+# The places beside the devices of the machine: the emulator, which runs CUDA kernels on the CPU, and the CUDA toolkit's
+# compiler, which runs nothing.
 EMULATED = "emulated cuda"
 NVCC = "nvcc"
 # The dtype in results of a compiler.

@@ -42,7 +42,7 @@ def run_everywhere(
     on_start: Callable[[Job], None] = lambda job: None,
     on_result: Callable[[Job, Result], None] = lambda job, result: None,
 ) -> list[Result]:
-    """Runs jobs as the command does: those of the CPU in so many processes, then those of a GPU, mostly in one.
+    """Runs jobs as `graft check` does: those of the CPU in several processes, then those of a GPU, mostly in one.
 
     Args:
         jobs: see `run_jobs`, as for all else.
@@ -53,8 +53,8 @@ def run_everywhere(
     results: dict[int, Result] = {}
     numbers = range(len(jobs))
     on_cpu = [number for number in numbers if torch.device(jobs[number].device).type == "cpu"]
-    # One at a time: what a property measures of memory and of streams is the whole device's. Calls that somebody asked
-    # for by number measure nothing.
+    # One job at a time uses a GPU, as some properties measure the memory and the streams of the whole device. Random
+    # calls measure nothing.
     on_gpu = [number for number in numbers if torch.device(jobs[number].device).type != "cpu"]
     are_random = all(jobs[number].calls is not None for number in on_gpu)
     at_once = 1 if not are_random else workers if _SHARED_GPU in os.environ else _MOST_ON_GPU

@@ -33,7 +33,7 @@ class Move:
 
 @dataclass(frozen=True)
 class ShardingRow:
-    """One letter.
+    """The cost of cutting along one letter.
 
     Attributes:
         letter: what is cut.
@@ -54,7 +54,7 @@ class ShardingRow:
 
 @dataclass(frozen=True)
 class Spread:
-    """All of an operator.
+    """The cost of cutting an operator along each of its letters.
 
     Attributes:
         operator: its name.
@@ -119,7 +119,8 @@ def spread(subject: Subject, devices: int, sample: str | None = None, dtype: tor
                 {name: each for name, each, _ in given},
                 {name: each for name, each, _ in placed},
                 _moves(placed, PARTIAL, devices),
-                # The gradient of what every device has is in parts: each device knows that of its own results.
+                # The gradient of a tensor that every device holds lies in parts: each device has that of its own
+                # results.
                 _moves(given, REPLICATED, devices),
                 call.permits(letter, [devices]),
             )

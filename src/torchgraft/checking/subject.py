@@ -17,7 +17,7 @@ from torchgraft.sampling import Samples
 
 @dataclass(frozen=True)
 class Subject:
-    """An operator and what it is checked on.
+    """An operator and the samples on which it is checked.
 
     Attributes:
         beside: whether the samples are those beside the declaration, so that another process finds them too.
@@ -50,7 +50,7 @@ def subject_of(operator: Operator, samples: Samples | None = None) -> Subject:
 
 
 def find_subjects(targets: Sequence[Operator | str], samples: Samples | None = None) -> list[Subject]:
-    """The operators that a person means.
+    """Finds the operators that a person means.
 
     Args:
         targets: each an operator; or the name of an operator of torchgraft, `namespace::name` of one that is declared,
@@ -118,7 +118,7 @@ def _registered(target: str) -> Operator | None:
 
 
 def _place_of(target: str) -> Path | None:
-    """The folder or file that a person means.
+    """Finds the folder or file that a person means.
 
     A package may lie in `src`, of the named folder or of this one, or be installed.
     """
@@ -135,8 +135,8 @@ def _place_of(target: str) -> Path | None:
 
 
 def _find_in_module(module_name: str, attribute: str) -> Operator:
-    # A command does not have the working directory on Python's path, as `python -m` has. Last: whatever else lies
-    # there must not be taken for a module that is installed.
+    # A command lacks the working directory on Python's path, which `python -m` has. It comes last, so that nothing that
+    # lies there is imported in place of an installed module.
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     try:
@@ -158,7 +158,7 @@ def _find_in_place(place: Path) -> list[Operator]:
     """Imports a folder's modules, or a file, and returns the operators that they declare."""
     place = place.resolve()
     if place.name == "operator.py":
-        # The declaration of its folder; alone it would have the name of a module of Python's.
+        # It declares the operator of its folder. Alone its name would be that of a module of Python, `operator`.
         place = place.parent
     # This raises if the name cannot be imported, before any module runs.
     name = make_importable(place)
@@ -173,7 +173,7 @@ def _find_in_place(place: Path) -> list[Operator]:
 
 
 def _find_named(place: Path, name: str) -> Operator:
-    """The operator of a folder or file that has a name, or is the value of it there."""
+    """Finds the operator of a folder or file by its own name, or by the name of a variable that holds it."""
     declared = _find_in_place(place)
     module = sys.modules.get(name_of(place.resolve()))
     found = [each for each in declared if each.name == name] or [

@@ -24,10 +24,10 @@ from torchgraft.checking.workers import run_jobs
 from torchgraft.emulation import library
 from torchgraft.operator import Operator
 
-# The properties that are asked once more while the emulator watches for data races, and how a report calls that.
+# The properties that run once more while the emulator watches for data races, and the name of that in a report.
 RACES = "data races"
 _WATCHED = ("value", "sizes")
-# The row of a report for what nvcc says.
+# The row of a report for the compilation by nvcc.
 COMPILES = "compiles"
 # The architecture that nvcc compiles for on a machine without a GPU.
 _NEWEST_COMMON = "90-real"
@@ -48,7 +48,7 @@ class _Unit:
     inline: str = ""
 
     def written(self) -> tuple[Path, ...]:
-        """The files; a text is written where the same text always lies, so that it is compiled once."""
+        """Returns the files; writes a text to a file that its content names, so that it is compiled once."""
         if not self.inline:
             return self.sources
         text = inline.cuda_text(self.inline)
@@ -70,7 +70,7 @@ def expect_tools(*, emulate: bool, compile_cuda: bool) -> None:
 
 
 def find_emulated(subjects: Sequence[Subject]) -> list[Subject]:
-    """The subjects whose CUDA kernels can be compiled here, as their sources are known.
+    """Finds the subjects whose CUDA kernels can be compiled here, as their sources are known.
 
     Raises:
         LookupError: there are none; the text says why.
@@ -98,7 +98,7 @@ def _has_sources(operator: Operator) -> bool:
 
 
 def emulated(jobs: Sequence[Job], *, watch: bool) -> list[Job]:
-    """The jobs of CPU as jobs of the emulator.
+    """Makes jobs of the emulator from jobs of the CPU.
 
     Args:
         jobs: of operators that `find_emulated` gave.
@@ -110,7 +110,7 @@ def emulated(jobs: Sequence[Job], *, watch: bool) -> list[Job]:
 
 
 def compiled(subjects: Sequence[Subject]) -> list[Job]:
-    """Jobs that compile the CUDA kernels of some operators."""
+    """Makes jobs that compile the CUDA kernels of operators."""
     return [Job(COMPILES, each.operator, None, "cuda", torch.float32, place=NVCC) for each in subjects]
 
 
@@ -140,7 +140,7 @@ def run_emulated(
         except BuildError as error:
             found = _failed(chosen, str(error), on_result)
         else:
-            # Kernels in Triton, which its interpreter would run on the CPU as well, must not stand before these.
+            # Triton's interpreter is off: its kernels for the CPU would run in place of the emulated ones.
             variables = {**library.environment(built, chosen[0].operator.namespace), "TRITON_INTERPRET": "0"}
             found = run_jobs(
                 chosen, workers=max(workers, 1), environment=variables, on_start=on_start, on_result=on_result
@@ -184,7 +184,7 @@ def run_compiled(
 
 
 def _grouped(jobs: Sequence[Job]) -> Iterator[tuple[tuple[_Unit, str], list[int]]]:
-    """The numbers of jobs, by what is compiled and what watches it: one library for all of a namespace."""
+    """Groups the numbers of jobs by the library and the tool that watches it; a namespace has one library."""
     sources: dict[str, dict[Path, None]] = {}
     for job in jobs:
         if not inline.cuda_text(job.operator.qualified_name):

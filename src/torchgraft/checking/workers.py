@@ -26,7 +26,7 @@ from torchgraft.machine.processes import clean_processes, waiting_asleep
 
 # A property that takes longer than this hangs.
 _SECONDS_TO_END = 900.0
-# A failure is told without what is at fault where that is not found in this time.
+# If the part at fault is not found in this time, the failure is reported without it.
 _SECONDS_TO_BLAME = 60.0
 
 _is_worker = False
@@ -47,7 +47,7 @@ def _work(
     """Works: imports the operators' modules, then runs jobs until there are no more."""
     global _is_worker
     _is_worker = True
-    # A process that is forked has the variables of when the first one was.
+    # A process from the fork server has the variables that were set when the server started.
     os.environ.clear()
     os.environ.update(environment)
     # The parent reports a crash; printed here, its text would stand in the middle of the table.
@@ -87,11 +87,11 @@ class _Worker:
         self.connection, other = context.Pipe()
         # The output of the process since its last job began, in a file without a name, which nothing can leave behind.
         self.output = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
-        # Both processes share one position in it, but what is said always goes to the end.
+        # Both processes share one position in the file; in append mode output always goes to its end.
         fcntl.fcntl(self.output, fcntl.F_SETFL, fcntl.fcntl(self.output, fcntl.F_GETFL) | os.O_APPEND)
-        # A connection travels to a process that is spawned, as a bare file does not.
+        # A Connection can be sent to a process that is spawned; a file cannot.
         written = Connection(os.dup(self.output.fileno()), readable=False)
-        # A process takes the variables of the one that starts it.
+        # A new process inherits the variables of the one that starts it.
         with patch.dict(os.environ, {**waiting_asleep(), **environment}):
             arguments = (other, places.places(), modules, written, dict(os.environ))
             self.process = context.Process(target=_work, args=arguments, daemon=True)
@@ -115,7 +115,7 @@ class _Worker:
         assert self.job is not None
         try:
             kind, value = self.connection.recv()
-        # The one where it ended with its job unread.
+        # ConnectionError: the process ended before it read its job.
         except (EOFError, ConnectionError):
             self.process.join()
             self.is_usable = False
@@ -136,7 +136,7 @@ class _Worker:
         return result
 
     def overdue(self) -> Result | None:
-        """A failure where the job takes too long; the process is ended."""
+        """Ends the process if its job takes too long, and returns a failure; None if it does not."""
         if time.monotonic() - self.started < (_SECONDS_TO_END if self.failure is None else _SECONDS_TO_BLAME):
             return None
         self.process.kill()
@@ -188,15 +188,15 @@ def run_jobs(
         jobs: their operators must be declared in modules that can be imported.
         workers: how many processes at a time.
         environment: variables for the processes.
-        skip: asked before each job starts: why it need not be run, or an empty string.
-        on_start: told of each job as it starts.
-        on_result: told of each result as it comes.
+        skip: called before each job starts; returns why it need not run, or an empty text.
+        on_start: called with each job as it starts.
+        on_result: called with each result as it comes.
 
     Returns:
         A result a job, in the order of the jobs.
     """
     modules = sorted({job.operator.module for job in jobs})
-    # Sanitizers must be there from the start of a process, and CUDA wants one that it has seen begin.
+    # A sanitizer must be loaded when a process starts, and CUDA does not work in a process that was forked.
     if environment or any(torch.device(job.device).type != "cpu" for job in jobs):
         context: Any = multiprocessing.get_context("spawn")
     else:
@@ -235,7 +235,7 @@ def run_jobs(
                     worker.end()
             start()
     finally:
-        # Some run still only where this is left early, as by Ctrl-C: nobody waits for them.
+        # Workers still run only after an interrupt, such as Ctrl-C, and then nobody waits for their results.
         for worker in running:
             worker.process.kill()
         for worker in (*running, *idle):

@@ -16,7 +16,7 @@ from types import ModuleType
 
 
 class _Finder(MetaPathFinder):
-    """Finds the packages and modules that were named, where Python's path has none of the name."""
+    """Finds the packages and modules that were named, if Python's path has none of the name."""
 
     def __init__(self) -> None:
         self.places: dict[str, Path] = {}
@@ -47,9 +47,9 @@ def places() -> dict[str, Path]:
 
 
 def remember(known: Mapping[str, Path]) -> None:
-    """Makes packages and modules known by the places that another process has for them."""
+    """Makes packages and modules known, by the places that another process has for them."""
     if _finder not in sys.meta_path:
-        # It lets whatever is installed go before it.
+        # It comes first, but lets an installed module of the same name go before it.
         sys.meta_path.insert(0, _finder)
     _finder.places.update(known)
 
@@ -70,7 +70,7 @@ def _outermost(path: Path) -> tuple[Path, list[str]]:
 
 
 def make_importable(path: Path) -> str:
-    """Lets a folder or a file be imported, and says under which name.
+    """Makes a folder or a file importable, and returns its name.
 
     Raises:
         LookupError: something else has that name, or no module can have it.
@@ -82,7 +82,7 @@ def make_importable(path: Path) -> str:
     try:
         found = importlib.util.find_spec(top)
     except ValueError:
-        # A module that Python made itself.
+        # Python raises this for a module that has no spec, such as `__main__`.
         found = ModuleSpec(top, None)
     if found is None or _is_folder_around(found, place):
         remember({top: place})
@@ -96,7 +96,7 @@ def make_importable(path: Path) -> str:
 
 
 def _is_folder_around(spec: ModuleSpec, place: Path) -> bool:
-    """Whether a module is no more than a folder in which another lies, as a project around its package."""
+    """Whether a module is only a folder that holds another, such as a project around its package."""
     locations = _locations(spec)
     return spec.origin is None and bool(locations) and all(each in place.parents for each in locations)
 
@@ -108,11 +108,11 @@ def _locations(spec: ModuleSpec) -> list[Path]:
 
 
 def declaring_modules(folder: Path) -> list[Path]:
-    """The files of a folder that declare operators: operator.py, and each that calls `Operator` or `load_inline`.
+    """Finds the files of a folder that declare operators: operator.py, and each that calls `Operator` or `load_inline`.
 
     Nothing else is imported, as it may be a script that does something.
     """
-    # A file of pytest's may ask for what the folder declares while it is being imported.
+    # Test files are left out: they may use the folder's operators while they are imported.
     files = sorted({*folder.glob("*.py")} - {*folder.glob("test_*.py"), folder / "conftest.py"})
     return [path for path in files if path.name in ("__init__.py", "operator.py") or _declares(path)]
 
@@ -126,8 +126,8 @@ def _declares(path: Path) -> bool:
     try:
         nodes = ast.walk(ast.parse(text))
     except (SyntaxError, ValueError):
-        # Whoever wrote it wants to see what is wrong with it.
+        # It is imported all the same, so that its author sees the error.
         return any(f"{each}(" in text for each in _DECLARE)
     called = (node.func for node in nodes if isinstance(node, ast.Call))
-    # A name has an id, and what is looked up in a module is an attribute.
+    # The called function is a name, with an id, or an attribute of a module.
     return any(_DECLARE & {getattr(each, "id", None), getattr(each, "attr", None)} for each in called)

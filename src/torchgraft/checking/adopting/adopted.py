@@ -1,4 +1,4 @@
-"""`graft adopt`: an operator that somebody else registered, as the checks see one.
+"""Adopted: an operator that somebody else registered, as the checks see it.
 
 Nothing is registered for it. Its schema, fake kernel and gradient are its own, and are what is checked; the reference
 comes from whoever asks.
@@ -35,12 +35,12 @@ from torchgraft.kernels.names import Names
 from torchgraft.operator import Operator
 from torchgraft.sampling import Drawn, Sample, Samples
 
-# Kinds of refusals that a person is shown if too few calls make sense.
+# So many kinds of refusals are shown if too few calls make sense.
 _SHOWN = 3
 
 
 class Adopted(Operator, MadeOfOperators):
-    """An operator as it is registered, with what the checks ask of an Operator.
+    """An operator as it is registered, with all attributes that the checks read of an Operator.
 
     Attributes:
         adoption: what it was made of.
@@ -88,13 +88,13 @@ class Adopted(Operator, MadeOfOperators):
         self._argument_count = -1
         self.names = Names(declaration, public, raw)
         self.call: Callable[..., Any] = raw
-        # Its gradient is no formula that could be replaced.
+        # Nothing can replace its gradient, as it is no formula.
         self.autograd = cast("Any", None)
         self.notes: list[str] = []
         self._sensible: tuple[torch.dtype, ...] = ()
         self._refusals: Counter[str] = Counter()
         with warnings.catch_warnings():
-            # The properties hear what it warns of.
+            # The properties see its warnings.
             warnings.simplefilter("ignore")
             self.samples = self._find_samples()
             self._try()
@@ -125,7 +125,7 @@ class Adopted(Operator, MadeOfOperators):
         return found
 
     def _makes_sense(self, sample: Sample) -> bool:
-        """Whether the reference gives finite results and gradients for a call, and the operator takes it.
+        """Whether the reference gives finite results and gradients for a call, and the operator accepts it.
 
         The first call with elements that makes sense decides in which dtypes the others must, too.
         """
@@ -158,8 +158,8 @@ class Adopted(Operator, MadeOfOperators):
         return True
 
     def _try(self) -> None:
-        """Finds out what nobody has declared: which dtypes it takes, what has a gradient, which sizes are open."""
-        # Many operators take an empty tensor of any dtype.
+        """Finds out by calls which dtypes it takes, which arguments have a gradient, and which sizes are open."""
+        # Many operators take an empty tensor of any dtype, so empty samples come last.
         sample = min(self.samples.table, key=lambda each: (each.is_empty, each.elements))
         takes_any = any(each.dtype is None for each in sample.tensors)
         refused = {dtype: self._refusal(sample, dtype) for dtype in (FLOATING if takes_any else (torch.float32,))}
@@ -197,7 +197,7 @@ class Adopted(Operator, MadeOfOperators):
         )
 
     def _has_sizes_from_data(self, sample: Sample) -> bool:
-        """Whether sizes of results depend on what tensors hold, as its own fake kernel says."""
+        """Whether sizes of results depend on the values in tensors, by its own fake kernel."""
         from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
         from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -209,7 +209,7 @@ class Adopted(Operator, MadeOfOperators):
             except DynamicOutputShapeException:
                 return True
             except Exception:
-                # The properties about fake tensors say what is wrong.
+                # The properties about fake tensors report this error.
                 return False
 
     def _why_no_gradient(self, sample: Sample) -> str:
@@ -243,14 +243,14 @@ class Adopted(Operator, MadeOfOperators):
         try:
             torch.autograd.grad([each.sum() for each in differentiated], leaves_of(arguments), allow_unused=True)
         except Exception as error:
-            # Any other error is for the property `gradient`.
+            # The property `gradient` reports any other error.
             if isinstance(error, NotImplementedError) or "no autograd formula" in str(error):
                 return first_line(error)
         return ""
 
 
 def _make_output(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """Empty results, laid out as the operator's own fake kernel lays them out."""
+    """Makes a function that returns empty results, laid out as by the operator's own fake kernel."""
 
     def output(*arguments: Any) -> Any:
         device = next(tensors_in(arguments)).device
@@ -261,7 +261,7 @@ def _make_output(operator: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _ByPosition:
-    """An operator overload that takes all arguments by position, those too that its schema wants named."""
+    """An operator overload that takes all arguments by position, even those that its schema wants named."""
 
     def __init__(self, overload: Any, arguments: Sequence[Argument]) -> None:
         self.name: Callable[[], str] = overload.name
@@ -273,7 +273,7 @@ class _ByPosition:
 
 @cache
 def adopt(adoption: Adoption) -> Adopted:
-    """An operator that is registered already, to be checked; the same one for the same words.
+    """Adopts an operator that is registered already; returns the same object for the same names.
 
     Raises:
         LookupError: there is no such operator, reference or samples, or it takes none of these.
@@ -282,23 +282,23 @@ def adopt(adoption: Adoption) -> Adopted:
 
 
 def words_of(operator: Operator) -> list[str]:
-    """The command, and what it is told, that asks about an operator."""
+    """The words of the command that checks an operator, without `graft`."""
     return operator.adoption.words() if isinstance(operator, Adopted) else ["check", target_of(operator)]
 
 
 def _gradients(results: Sequence[Tensor], leaves: Sequence[Tensor]) -> list[Tensor]:
-    """The gradients of the sum of all results that have one; none if the reference cannot be differentiated."""
+    """Computes the gradients of the sum of all results that have one; none if autograd fails."""
     sums = [each.sum() for each in results if each.requires_grad]
     try:
         found = torch.autograd.grad(sums, leaves, allow_unused=True) if sums else ()
     except Exception:
-        # The property `gradient` says what is wrong.
+        # The property `gradient` reports this error.
         return []
     return [each for each in found if each is not None]
 
 
 def _detaching(reference: Callable[..., Any], places: Sequence[int]) -> Callable[..., Any]:
-    """A reference whose results in some places have no gradient either."""
+    """Wraps a reference so that its results in some places have no gradient."""
 
     def detached(*arguments: Any) -> Any:
         results = reference(*arguments)

@@ -1,4 +1,4 @@
-"""The words by which a person adopts an operator."""
+"""The names of an operator to adopt, of its reference and of its samples."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Adoption:
     without_gradient: tuple[str, ...] = ()
 
     def words(self) -> list[str]:
-        """The command that asks again."""
+        """The words of the command that checks it again, without `graft`."""
         words = ["adopt", self.target, "--reference", self.reference]
         words += ["--samples", self.samples] if self.samples else []
         for option, names in (("--import", self.imports), ("--no-gradient", self.without_gradient)):

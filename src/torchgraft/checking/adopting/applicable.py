@@ -1,11 +1,11 @@
-"""Answers of jobs about adopted operators: their command, and the properties that have no meaning for them."""
+"""The properties that have no meaning for an adopted operator, and why."""
 
 from __future__ import annotations
 
 from torchgraft.checking.adopting.adopted import Adopted, first_line
 from torchgraft.operator import Operator
 
-# Properties of what a declaration says, and of the names that an Operator has.
+# The properties about a declaration, or about the two names of an Operator, and why they have no meaning.
 _OF_DECLARATIONS = {
     "gradient_layouts": "an adopted operator may lay out its gradients as it likes",
     "autocast": "nothing is declared about it under autocast",

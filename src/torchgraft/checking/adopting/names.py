@@ -1,4 +1,4 @@
-"""The operator, the module and the reference that `graft adopt` is told by their names."""
+"""Finds the operator, the modules and the reference by the names that `graft adopt` takes."""
 
 from __future__ import annotations
 

@@ -19,21 +19,21 @@ from torchgraft.declaration.schema import REQUIRED, Argument, tensors_in
 from torchgraft.operator import FLOATING
 from torchgraft.sampling import Drawn, Sample, Samples
 
-# Calls in the table; with fewer than the least a check says too little.
+# The most and the least calls of the table: with fewer, a check would prove too little.
 _MOST, _LEAST = 24, 8
 _MOST_EMPTY = 3
 _TRIES, _TRIES_FOR_THE_FIRST = 3000, 300
 # Tries for one random sample of a property; if none of them makes sense, it gets one of the table.
 _TRIES_A_CALL = 20
-# Small ones mostly, and some past what a vector or a warp holds.
+# Most sizes are small, and some are larger than a vector or a warp.
 _SIZES = (1, 2, 2, 3, 3, 4, 5)
 _LARGER_SIZES = (0, 17, 33, 65)
 _NUMBERS = (0, 1, 2, 3, -1)
 _FLOATS = (1.0, 0.5, 2.0, 1e-5)
 _KINDS = ("Tensor", "int", "SymInt", "float", "bool", "Scalar", "ScalarType")
-# The dtypes of indices, of which none is negative.
+# The dtypes of indices, which are never negative.
 INDICES = (torch.int64, torch.int32)
-# The dtypes that a tensor mostly has if it is not one of numbers, and those that it has more rarely.
+# The dtypes that are tried first for tensors that hold no numbers, and those that are tried later.
 _COMMON, _RARE = (torch.int64, torch.bool), (torch.int8, torch.uint8, torch.int32, torch.int16)
 
 _Typed = tuple[Argument, torch.dtype | None]
@@ -67,7 +67,7 @@ def random_samples(arguments: Sequence[Argument], makes_sense: Callable[[Sample]
 
 
 def _dtypes_to_try(count: int) -> Iterator[tuple[torch.dtype | None, ...]]:
-    """Dtypes of so many tensors, None for that of the call: numbers first, then indices and masks, the last ones first.
+    """Yields dtypes for so many tensors, None for that of the call: numbers first, then indices and masks.
 
     Then codes, such as int8, and complex numbers: in one tensor, in all, in two. All calls have the same ones: whether
     a result has a gradient depends on them.
@@ -94,7 +94,7 @@ def _dtypes_to_try(count: int) -> Iterator[tuple[torch.dtype | None, ...]]:
 
 
 def _with_dtypes(arguments: Sequence[Argument], dtypes: Sequence[torch.dtype | None]) -> list[_Typed]:
-    """The arguments, each with the dtype of its tensors."""
+    """Pairs each argument with the dtype of its tensors."""
     of_tensors = iter(dtypes)
     return [(argument, next(of_tensors) if argument.holds_tensors else None) for argument in arguments]
 
@@ -154,7 +154,7 @@ def _random_sample(typed: Sequence[_Typed], table: Sequence[Sample], random: Ran
     if table and random.random() < 0.5:
         values = random.choice(table).arguments
         place = random.randrange(len(values))
-        # A value that is changed fits best where its sizes are those of a tensor that is there.
+        # A changed value fits best if it has the sizes of another tensor of the call.
         there = [each.shape for each in Sample("", values).tensors]
         return Sample(
             name, replaced(values, place, _random_value(typed[place], random.choice([*there, shape]), random))
@@ -196,13 +196,13 @@ def _random_value(typed: _Typed, shape: tuple[int, ...], random: Random, *, is_f
     if not argument.is_list:
         return random_element()
     if argument.kind in ("int", "SymInt") and argument.length is None and random.random() < 0.5:
-        # The last sizes of a tensor, as those over which it is normalized.
+        # The list may be the last sizes of a tensor, such as those over which a layer normalizes.
         return list(shape[random.randrange(len(shape)) :]) if shape else []
     return [random_element() for _ in range(argument.length or random.randint(1, 3))]
 
 
 def _related(shape: tuple[int, ...], random: Random) -> tuple[int, ...]:
-    """Sizes that a tensor beside one of a shape may have."""
+    """Chooses sizes that a tensor beside one of a shape may have."""
     start = random.randint(0, len(shape))
     return random.choice(
         (

@@ -17,7 +17,7 @@ from torchgraft.checking.tensors.compare import Mismatch, expect_same
 from torchgraft.checking.tensors.gradients import grad_or_zeros, leaves_of, with_gradients
 from torchgraft.checking.tensors.strides import significant_strides
 
-# So many characters of an error of PyTorch's are shown.
+# The most characters of an error of PyTorch that are shown.
 _MOST_SAID = 400
 # Warnings of PyTorch about itself that it attributes to other modules.
 _ATTRIBUTED_ELSEWHERE = (r"`isinstance\(treespec, LeafSpec\)` is deprecated", "Attempted to insert a get_attr Node")
@@ -25,7 +25,7 @@ _ATTRIBUTED_ELSEWHERE = (r"`isinstance\(treespec, LeafSpec\)` is deprecated", "A
 
 @contextmanager
 def quiet_pytorch() -> Iterator[None]:
-    """Silences what PyTorch warns of about itself: nobody who checks an operator can act on it."""
+    """Silences PyTorch's warnings about itself: nobody who checks an operator can act on them."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"torch(\.|$)")
         for message in _ATTRIBUTED_ELSEWHERE:
@@ -44,12 +44,12 @@ def fresh_compiler() -> Iterator[None]:
         torch.compiler.reset()
 
 
-# Traces as Inductor does, forward and backward, and runs what it has traced.
+# This backend traces forward and backward as Inductor does, and runs the traced operations.
 TRACING = "aot_eager"
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """`torch.compile` in one graph; a call raises a Mismatch where there would be several, or where it fails."""
+    """Compiles a function in one graph; a call raises a Mismatch if there would be several, or if it fails."""
     from torch._dynamo.exc import TorchDynamoException, Unsupported
 
     inner = torch.compile(function, fullgraph=True, **options)
@@ -75,7 +75,7 @@ def in_short(error: BaseException | str) -> str:
 
 
 def export(call: Call, *, strict: bool = False, open_sizes: bool = False) -> torch.export.ExportedProgram:
-    """A program that takes the tensors of a call; its numbers are constants.
+    """Exports a program that takes the tensors of a call; its numbers are constants.
 
     Args:
         call: the example.
@@ -93,7 +93,7 @@ def export(call: Call, *, strict: bool = False, open_sizes: bool = False) -> tor
         def forward(self, *tensors: Tensor) -> Any:
             return function(*tensors)
 
-    # 0 and 1 are never open.
+    # PyTorch never leaves sizes of 0 and 1 open.
     sizes = tuple(
         {dim: torch.export.Dim.AUTO for dim, size in enumerate(tensor.shape) if size > 1} for tensor in tensors
     )
@@ -113,7 +113,7 @@ def expect_served(call: Call, program: Callable[..., Any], name: str) -> None:
 
 
 def of_sizes_and_tensors(call: Call, instead: Callable[..., Any] | None = None) -> tuple[Callable[..., Any], list[int]]:
-    """The operator with only its tensors and its numbers that are sizes left to pass; and their places.
+    """Wraps the operator so that it takes its tensors and sizes alone; returns that and the places of these.
 
     Other numbers are constants, as where a layer holds them.
 

@@ -35,7 +35,7 @@ def run_on_devices(count: int, function: Callable[[], _Result]) -> list[_Result]
             dist.init_process_group("threaded", rank=rank, world_size=count, store=store)
             results[rank] = function()
         except SystemExit:
-            # Another one failed.
+            # Another device failed, and ends this one.
             pass
         except BaseException as error:
             errors.append(error)
@@ -60,18 +60,18 @@ def run_on_devices(count: int, function: Callable[[], _Result]) -> list[_Result]
 
 
 def make_mesh(shape: Sequence[int]) -> Any:
-    """A mesh of the devices of `run_on_devices`, in one of them."""
+    """Makes a mesh of the devices of `run_on_devices`; called in each of them."""
     from torch.distributed.device_mesh import init_device_mesh
 
     mesh = init_device_mesh("cpu", tuple(shape))
-    # PyTorch keeps what it found out for a mesh by the number of the thread that made it, and a thread that is gone
-    # leaves its number to another, which is at another place of the mesh.
+    # PyTorch caches results for a mesh by the number of the thread that made it. A later thread may get the same number
+    # and have another place in the mesh.
     mesh._thread_id = next(_numbers)
     mesh._hash = None
     return mesh
 
 
-# Below those of threads.
+# These numbers are smaller than those of threads.
 _numbers = itertools.count(1)
 
 
@@ -88,9 +88,9 @@ def _threads_as_processes() -> Iterator[None]:
     lock = getattr(propagator, "_fake_mode_lock", None)
     isolate(True)
     multi_threaded_pg._install_threaded_pg()
-    # Tensors without data are not made by two threads at once.
+    # Two threads must not make tensors without data at once.
     propagator._fake_mode_lock = threading.RLock()
-    # PyTorch says in every thread how it would rather move what is moved here.
+    # PyTorch warns in every thread about the way in which tensors are moved here.
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -11,7 +11,7 @@ from torchgraft.checking.tensors.guarded_memory import Arena
 
 
 def served_call(call: Call, arena: Arena) -> tuple[list[Tensor], list[Tensor | None]]:
-    """Forward and backward out of an arena, for work that it runs: the results, and the gradients of the tensors."""
+    """Runs a call forward and backward in an arena, inside `Arena.run`; returns its results and gradients."""
     leaves = call.leaves(required=False)
     arguments = each_tensor(lambda tensor: arena.place(tensor.detach()).requires_grad_(tensor.requires_grad), leaves)
     with arena.serving():

@@ -26,7 +26,7 @@ def size_arguments(operator: Operator) -> list[int]:
 
 
 def sizes_of(call: Call, *, numbers: bool) -> dict[SizePlace, int]:
-    """All sizes in a call that PyTorch can leave open, which 0 and 1 are not.
+    """Finds all sizes in a call that PyTorch can leave open, which 0 and 1 are not.
 
     Args:
         call: any.
@@ -47,7 +47,7 @@ def sizes_of(call: Call, *, numbers: bool) -> dict[SizePlace, int]:
 
 
 def in_other_sizes(call: Call, *, numbers: bool, apart: bool = False) -> list[Call]:
-    """Calls in other sizes that the operator takes with the same other arguments; in the most different last.
+    """Makes calls in other sizes that the operator takes with the same other arguments; the most different is last.
 
     Which sizes belong together is not known, so equal ones change together, as PyTorch takes them to be one at first.
     What the definition takes counts, and not what the fake says alone: it is the fake that is asked about.
@@ -101,7 +101,7 @@ def _is_taken(call: Call) -> bool:
         outputs = operator.declaration.output(*call.make("meta")) if operator.declaration.lists else ()
     except Exception:
         return False
-    # An operator that writes to its arguments has new values of these before its results.
+    # The new values of arguments that the operator writes to come before its results.
     return _shapes(results)[len(call.written(arguments)) :] == _shapes(outputs)
 
 

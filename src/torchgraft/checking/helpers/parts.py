@@ -1,4 +1,4 @@
-"""Results that are too large to be compared whole: a few parts of the batch stand for all of it."""
+"""Compares results that are too large to be compared whole: a few parts of the batch stand for all of it."""
 
 import itertools
 from typing import Any
@@ -15,7 +15,7 @@ _PARTS = 128
 
 
 def prepare(large: Large, arguments: tuple[Any, ...]) -> None:
-    """Makes arguments such that parts of them tell the whole result: of a sum, all other parts become zero."""
+    """Changes arguments so that a few parts determine the whole result: if it is a sum, all other parts become zero."""
     if large.combine == "sum":
         for before, after in itertools.pairwise(_parts(large, arguments)):
             for place in large.batched:
@@ -25,7 +25,7 @@ def prepare(large: Large, arguments: tuple[Any, ...]) -> None:
 def expect_parts_close(
     operator: Operator, samples: Samples, large: Large, arguments: tuple[Any, ...], found: Any, **options: Any
 ) -> None:
-    """Compares the parts of a result with the reference in float64; see `comparing.expect_close`.
+    """Compares the parts of a result with the reference in float64; see `compare.expect_close`.
 
     Args:
         operator: has the reference.
@@ -54,7 +54,7 @@ def expect_parts_close(
 
 
 def _parts(large: Large, arguments: tuple[Any, ...]) -> list[slice]:
-    """The beginning, the middle and the end of a batch; the whole would take the reference minutes."""
+    """The beginning, the middle and the end of a batch; the reference would take minutes for all of it."""
     batch = int(arguments[large.batched[0]].shape[0])
     size = -(-batch // _PARTS)
     return [slice(first, first + size) for first in (0, batch // 2, batch - size)]

@@ -20,7 +20,7 @@ from torchgraft.checking.tensors.gradients import leaves_of
 
 Function = Callable[..., Any]
 Tensors = tuple[Tensor, ...]
-# Jacobians of Jacobians have the square of it in elements.
+# The most elements of a sample: the Jacobian of a Jacobian has the square of it, and more.
 _ELEMENTS = 200
 # A derivative that is zero by definition may be as large as this by the reference's rounding.
 _LEAST_LOSS = 1e-6
@@ -70,7 +70,7 @@ def check_samples(
 
 
 def moved_tensors(call: Call, arguments: Sequence[Any]) -> list[Tensor]:
-    """The tensors that a transform is asked about: those that have gradients, or else all that hold numbers.
+    """Chooses the tensors that are transformed: those that have gradients, or else all that hold numbers.
 
     Raises:
         NotApplicable: there are none.
@@ -133,13 +133,13 @@ class Both:
         largest = max((leaf.double().abs().max().item() for leaf in expected if leaf.numel() and lost), default=0.0)
         if lost and largest > _LEAST_LOSS and not any(leaf.any() for leaf in found):
             raise Mismatch(f"{what}: {lost}", expected=f"up to {largest:.3g}", found="only zeros, and no error")
-        # One rounding is the least of it: results of results, through several sums.
+        # Each result is computed from results, through several sums, so rounding errors add up.
         summed = max(1, self.call.sample.elements) * self.call.summed
         self.call.expect_close(found, expected, summed=summed, scale=100.0, what=what)
 
 
 def squares(function: Function) -> Function:
-    """A scalar of a function's results that has second derivatives wherever they have first ones."""
+    """Wraps a function: its results become a scalar that has second derivatives wherever they have first ones."""
 
     def scalar(*tensors: Tensor) -> Tensor:
         results = tree_leaves(function(*tensors))

@@ -30,7 +30,7 @@ _NOT_THERE = re.compile(
     r"|gnu_asm|enumerator|requires|concept|attribute|noexcept|using_|alias_|type_definition|type_descriptor|ERROR"
 )
 _BOUNDARIES = {b"<": b"<=", b"<=": b"<", b">": b">=", b">=": b">"}
-# Values of one kind are mostly of one type.
+# Two arguments are swapped if they are nodes of one of these kinds: those are mostly of one type.
 _SIMPLE = {"identifier", "field_expression", "binary_expression", "subscript_expression"}
 _NUMBER = re.compile(rb"(?:std::)?(?:u?int\d*(?:_t)?|size_t|bool|char|float|double|unsigned|long|short)(?: |$)")
 
@@ -70,12 +70,12 @@ class Mutant:
 
     @property
     def words(self) -> tuple[str, str, str]:
-        """Its file, and the lines before and after: what a list of equivalent mutants names it by."""
+        """Its file, and its lines before and after the change, by which a list of equivalent mutants names it."""
         return self.file, *self.shown
 
 
 def find_mutants(file: str, source: bytes) -> list[Mutant]:
-    """Every change that is made of a source, in the order of its places.
+    """Finds every change of a source, in the order of their places.
 
     Args:
         file: its name, relative to its folder.
@@ -101,7 +101,7 @@ def find_mutants(file: str, source: bytes) -> list[Mutant]:
 
 
 def rewrite(source: bytes, mutants: Mapping[int, Mutant], path: str) -> bytes:
-    """A source that computes what the mutant computes whose number is chosen (mutant.h).
+    """Rewrites a source so that it computes what the mutant does whose number is chosen (mutant.h).
 
     For the compiler a mutant stands in a file `mutants`, at the line of its number, and all else where it stood.
 
@@ -133,10 +133,10 @@ def _rewritten(
         original = _rewritten(source, start, stop, inner, mutants, path)
         for number in numbers:
             mutant = mutants[number]
-            # A statement is left out where no expression stands.
+            # A mutant without text leaves out a statement; all others replace an expression.
             text = "(TORCHGRAFT_MUTANT({}) ? ({}) : (" if mutant.after else "if (TORCHGRAFT_MUTANT({})) {{{}}} else "
             if mutant.after in (b"true", b"false"):
-                # A condition may be an optional value, which turns into a bool only where it stands alone.
+                # A condition may be an optional value, which becomes a bool only if it stands alone.
                 text = text.removesuffix("(") + "static_cast<bool>("
             chosen = text.format(number, mutant.after.decode())
             marked = f'\n#line {number + 1} "mutants"\n{chosen}\n#line {mutant.line} "{path}"\n'
@@ -150,12 +150,12 @@ def _blank(found: re.Match[bytes]) -> bytes:
     return re.sub(rb"[^\n]", b" ", found[0])
 
 
-# The kind, what is replaced, and what stands there instead.
+# The kind of a change, the node that is replaced, and the text in its place.
 _Change = tuple[str, "Node", bytes]
 
 
 def _declared_types(node: Node) -> dict[bytes, bytes]:
-    """The type of each name that a source declares, empty where several types go by the name.
+    """Finds the type of each name that a source declares; empty if the name has several types.
 
     Numbers are one type, which `_type_of` calls `number`; a pointer's type ends with a star.
     """
@@ -169,7 +169,7 @@ def _declared_types(node: Node) -> dict[bytes, bytes]:
             stars, inner = b"", declarator
             while inner.type not in ("identifier", "field_identifier", "function_declarator") and inner.named_children:
                 stars += b"*" * (inner.type in ("pointer_declarator", "array_declarator"))
-                # A reference's declarator has no name for what it holds.
+                # The grammar has no field name for the declarator inside that of a reference.
                 inner = inner.child_by_field_name("declarator") or inner.named_children[-1]
             if inner.text and inner.type != "function_declarator":
                 found = b"" if text == b"auto" else (b"number" if _NUMBER.match(text) else text) + stars
@@ -178,7 +178,7 @@ def _declared_types(node: Node) -> dict[bytes, bytes]:
 
 
 def _type_of(node: Node | None, types: Mapping[bytes, bytes]) -> bytes:
-    """The type of an expression; empty where it is not known."""
+    """Finds the type of an expression; empty if it is not known."""
     if node is not None and node.type == "binary_expression":
         if _text_of(node.child_by_field_name("operator")) not in (b"+", b"-"):
             return b""
@@ -214,7 +214,7 @@ def _has(node: Node, word: bytes) -> bool:
 
 
 def _is_plain(node: Node) -> bool:
-    """Whether what is replaced holds neither a lambda, which would be another one at each place, nor text to read."""
+    """Whether a node holds neither a lambda, which would have another type in each copy, nor a string."""
     if node.has_error or node.type in ("lambda_expression", "string_literal"):
         return False
     return all(_is_plain(child) for child in node.children)

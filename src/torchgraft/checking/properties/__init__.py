@@ -4,7 +4,7 @@ import importlib
 
 from torchgraft.checking.property import Property
 
-# In the order in which a person wants to hear of them.
+# A report lists properties in this order: those that explain the others come first.
 _NAMES = (
     "smoke",
     "value",

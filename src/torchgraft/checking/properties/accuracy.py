@@ -52,7 +52,7 @@ def check(case: Case) -> None:
         theirs.append(_relative_error(found, expected))
         ours.append(_relative_error(call.function(*call.arguments), expected))
 
-    # In tf32 less is asked for.
+    # Samples for tf32 are left out: they are less accurate by intent.
     samples = [sample for sample in case.table(empty=False) if not sample.tf32]
     with equal_precision():
         case.each(compare, samples)
@@ -71,7 +71,7 @@ def check(case: Case) -> None:
 
 
 def _relative_error(found: Any, expected: Any) -> float:
-    """How far a result is from what is expected, relative to how large that is."""
+    """Computes the error of a result, relative to the size of what is expected."""
     # Codes of one byte too: PyTorch computes nothing with them.
     pairs = [pair for pair in zip(tree_leaves(found), tree_leaves(expected), strict=True) if _is_rounded(pair[1])]
     size = math.hypot(*(_in_double(exact).norm().item() for _, exact in pairs))

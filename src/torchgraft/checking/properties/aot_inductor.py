@@ -38,7 +38,7 @@ package = torch._inductor.aoti_compile_and_package(torch.export.export(Double(),
 assert torch.equal(torch._inductor.aoti_load_package(package)(x), x * 2)
 """
 
-# What calls the operator is compiled without being optimized, in half the time.
+# The code around the operator is compiled without optimization, in half the time.
 _QUICKLY_COMPILED = {"aot_inductor.compile_wrapper_opt_level": "O0"}
 
 

@@ -183,7 +183,7 @@ def _is_whole(tensor: Tensor) -> bool:
 def _wrong_numbers(argument: Argument, value: Any) -> Iterator[_Wrong]:
     kind = "" if argument.is_list or value is None else argument.kind
     if kind in ("int", "SymInt"):
-        # Those that come out as the right one when their upper half is cut off, and those that overflow in a product.
+        # Some of these become the right number if their upper half is cut off; others overflow in a product.
         for number in (0, -1, -7, 2**40 + value, 2**62, 2**63 - 1, -(2**63)):
             yield _Wrong(f"of {number}", (number,))
         yield _Wrong(f"of {2**64 + value}", (2**64 + value,), always=True)
@@ -192,7 +192,7 @@ def _wrong_numbers(argument: Argument, value: Any) -> Iterator[_Wrong]:
 
 
 def freed(call: Call) -> Iterator[_Wrong]:
-    """Each tensor in turn without its memory, or without that of its last element."""
+    """Yields calls with each tensor in turn without its memory, or without that of its last element."""
     for name, tensor, with_other in call.tensors_in_turn():
         if not tensor.numel():
             continue
@@ -230,7 +230,7 @@ def _check_mistake(case: Case, call: Call, wrong: _Wrong, verdict: _Verdict) -> 
     whole = by_name(operator, operator.declaration.arguments)
     public = f"torch.ops.{operator.namespace}.{operator.name}", operator.names.call_public
     raw = f"torch.ops.{operator.namespace}._{operator.name}", operator.raw
-    # What somebody else registered has one name, and need only raise an error.
+    # An adopted operator has one name, and may raise an error of any type.
     is_adopted = isinstance(operator, Adopted)
     for name, target in (public,) if is_adopted else (("the operator", whole), public, raw):
         case.progress(f"{wrong.what}, given to {name}, of sample {call.sample.name!r}")
@@ -293,7 +293,7 @@ def _ask_reference(call: Call, wrong: _Wrong) -> _Verdict:
             return _Verdict(raised=f"{type(error).__name__}: {error}", by_values=by_values)
     else:
         return _Verdict(expected)
-    # Without memory there are still sizes.
+    # Meta tensors have no memory, but their sizes can be checked.
     on_meta = each_tensor(lambda tensor: tensor.to("meta"), wrong.arguments)
     try:
         return _Verdict(call.reference(*on_meta), unknown=True)
@@ -331,7 +331,7 @@ def _expect_right(call: Call, wrong: _Wrong, verdict: _Verdict, found: Any, name
             call.expect_close(one, other.to(one.device), summed=terms * call.summed, what=what)
 
 
-# What is too much
+# Limits of time and memory
 
 
 class _TooLong(Exception):  # noqa: N818  a signal to itself

@@ -39,7 +39,7 @@ from torchgraft.checking.tensors.gradients import grad_or_zeros, leaves_of, with
 def check(case: Case) -> None:
     """See the module."""
     samples = case.table(small=True, empty=False, count=4)
-    # In a quick run the same tracing without the code that Inductor would generate.
+    # A quick run traces in the same way, and leaves out the code that Inductor would generate.
     backend = TRACING if case.quick else "inductor"
     case.each(partial(_check_static, backend), samples[:1])
     case.each(partial(_check_dynamic, backend), samples[-1:])

@@ -62,5 +62,5 @@ def _check_replay(call: Call) -> None:
     call.expect_close(captured, in_float64(step()), summed=call.sample.elements * call.summed, what=what)
 
 
-# What a failed capture leaves behind is not for others to run on.
+# The property is isolated, as a failed capture leaves the device in a state that would make others fail.
 PROPERTY = Property(check, devices=("cuda",), isolated=True)

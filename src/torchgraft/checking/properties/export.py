@@ -36,7 +36,7 @@ def _check_fixed_sizes(call: Call) -> None:
             if call.declaration.compile == "kernel":
                 called = {node.target for node in program.graph.nodes if node.op == "call_function"}
                 name = call.operator.public.name()
-                # What writes to its arguments is called by a function of PyTorch's that copies them.
+                # An operator that writes to its arguments is called by a function of PyTorch that copies them.
                 is_called = call.operator.public in called or call.declaration.mutates
                 expect(is_called, f"the program exported {how} does not call {name}")
             _expect_taken([call], program, f"the program exported {how}")
@@ -60,7 +60,7 @@ def _opens_a_result(call: Call, other: Call) -> bool:
 
 
 def _expect_taken(calls: Sequence[Call], program: torch.export.ExportedProgram, name: str) -> None:
-    """By the program, and by itself saved and loaded."""
+    """Expects right results from a program, and from the same program saved and loaded."""
     file = io.BytesIO()
     torch.export.save(program, file)
     file.seek(0)

@@ -122,7 +122,7 @@ class _Traced:
         from torch._subclasses.fake_tensor import FakeTensorMode
         from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-        # Not duck-shaped: sizes that are equal by chance have symbols of their own.
+        # Without duck shapes, sizes that are equal by chance have symbols of their own.
         self.shapes = ShapeEnv(duck_shape=False)
         self.symbols: dict[SizePlace, Any] = {}
         self.sizes = sizes_of(call, numbers=True)
@@ -188,5 +188,5 @@ class _Traced:
             expect_same(strides, tuple(real.stride(dim) for dim in dims), f"{name} {where}, has wrong strides")
 
 
-# In two dtypes, so that none that is written down is right in both.
+# Two dtypes are checked, so that a dtype that is a constant in the fake is wrong in one of them.
 PROPERTY = Property(check, dtypes=(torch.float32, torch.bfloat16), imports=COMPILER)

@@ -40,7 +40,7 @@ def _check_eager(both: Both) -> None:
         both.expect_same(partial(_jvp, [place]), f"torch.func.jvp with respect to {name} alone", lost=_LOST)
 
     def jacobian(function: Function, tensors: Tensors) -> Any:
-        # Of the reference in reverse mode: it may lose tangents as well.
+        # The reference is differentiated in reverse mode, as it may lose tangents in forward mode too.
         transform = jacfwd if function is both.operated else jacrev
         return transform(function, tuple(places))(*tensors)
 
@@ -65,7 +65,7 @@ def _tangents(tensors: Tensors) -> Tensors:
 
 
 def _jvp(places: Sequence[int], function: Function, tensors: Tensors) -> Any:
-    """With respect to the tensors in some places."""
+    """Computes the tangents of the results with respect to the tensors in some places."""
     chosen, tangents = (tuple(each[place] for place in places) for each in (tensors, _tangents(tensors)))
     # The value is compared by others, and would hide that the tangent is zero.
     return jvp(with_places_left(function, tensors, places), chosen, tangents)[1]

@@ -44,7 +44,7 @@ def _all(tensors: Tensors) -> tuple[int, ...]:
 
 def _vjp(function: Function, tensors: Tensors) -> Any:
     results, pull = vjp(function, *tensors)[:2]
-    # Not the results themselves: of those a wrong sign would not be seen.
+    # The cosine is pulled back, as a pull-back of the results themselves would hide a wrong sign.
     return results, pull(tree_map(torch.cos, results))
 
 

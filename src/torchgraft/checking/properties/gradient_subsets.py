@@ -44,7 +44,7 @@ def _check_subsets(call: Call) -> None:
 
 
 def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Some of the names, and never all."""
+    """Yields every subset of the names, except none and all."""
     return itertools.chain.from_iterable(itertools.combinations(names, count) for count in range(1, len(names)))
 
 

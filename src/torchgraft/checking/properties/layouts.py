@@ -32,7 +32,7 @@ def _check_strides(call: Call) -> None:
 def _check_expanded(call: Call) -> None:
     for (name, tensor, with_other), described in zip(call.tensors_in_turn(), call.sample.tensors, strict=True):
         written = call.declaration.argument(name).mutated
-        # What several elements are written to at once cannot be written to, and equal values are not distinct.
+        # An expanded tensor cannot be written to, as its elements share memory, and its values are not distinct.
         if tensor.dim() > 0 and not written and not described.distinct:
             changed = with_other(tensor[(slice(0, 1),) * tensor.dim()].expand(tensor.shape))
             expected = call.expected(changed)

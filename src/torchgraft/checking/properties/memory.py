@@ -82,7 +82,7 @@ def _check_growth(calls: Sequence[Call], a_round: int) -> None:
         return grown | {kind: used - of_device[kind] for kind, used in _on_device(calls[0].device).items()}
 
     do_round()
-    # What is there already is not looked through at each round: in a large program that takes longer than the calls.
+    # Frozen objects are not collected in each round: in a large program that takes longer than the calls.
     gc.collect()
     gc.freeze()
     try:
@@ -95,7 +95,7 @@ def _expect_no_growth(do_round: Callable[[], dict[str, int]], calls: int) -> Non
     """Raises a Mismatch where what is in use grows with each round of so many calls."""
     for _ in range(_LOOKS):
         growths: list[dict[str, int]] = []
-        # What grows once is a cache; what grows in each round is a leak.
+        # Memory that grows once is a cache; memory that grows in each round is a leak.
         while len(growths) < _ROUNDS or (_leaks(growths, calls) and len(growths) < _MOST_ROUNDS):
             growths.append(do_round())
         for kind, least in _leaks(growths, calls).items():
@@ -132,7 +132,7 @@ def _prepare(call: Call) -> Callable[[], None]:
 
 
 def _on_host() -> dict[str, int]:
-    """How much is in use, by kind of memory."""
+    """Measures the host's memory that is in use, by kind."""
     gc.collect()
     return {_HEAP: _heap_bytes(), _BLOCKS: sys.getallocatedblocks()}
 

@@ -34,7 +34,7 @@ def _run(call: Call, arena: Arena, fill: int) -> dict[str, Tensor | None]:
         arena.expect_guards_intact()
         names = [f"the gradient of {name}" for name in call.tensor_names]
         parts = [f"result {number}" for number in range(1, len(results) + 1)]
-        # Without gradients there are fewer values than names.
+        # The names are more than the values if there are no gradients.
         named = zip((*parts, *names), (*results, *gradients), strict=False)
         # The next run overwrites the arena.
         return {name: None if value is None else value.detach().clone() for name, value in named}
@@ -57,5 +57,5 @@ def _check_call(call: Call, arena: Arena) -> None:
         raise
 
 
-# Not sanitized: in the arena, one allocation, a sanitizer would not see where a tensor ends.
+# It does not run under sanitizers: the arena is one allocation, so they would not see where a tensor ends.
 PROPERTY = Property(check, dtypes=None)

@@ -18,7 +18,7 @@ from torchgraft.checking.property import COMPILER, Property
 from torchgraft.checking.tensors.compare import Mismatch
 from torchgraft.operator import Operator
 
-# What it means that one of its tests fails.
+# The meaning of a failure of each of its tests.
 _MEANINGS = {
     "test_schema": "its schema is wrong about which arguments it writes to, or which results share memory",
     "test_autograd_registration": "its gradient is not registered in a way that PyTorch knows",
@@ -34,7 +34,7 @@ def check(case: Case) -> None:
 
 
 def _check_both_names(call: Call) -> None:
-    # What is written to must not need a gradient, and then nothing else can have one past the Operator.
+    # Arguments that are written to must not need a gradient, and then, without the Operator, no other can have one.
     asked = [(call.operator.public, call.arguments if call.declaration.mutates else call.leaves(required=False))]
     if not isinstance(call.operator, Adopted):
         asked.append((call.operator.raw, call.arguments))

@@ -77,7 +77,8 @@ def _check_distribution(call: Call) -> None:
     ours, theirs = torch.stack(found), torch.stack(expected)
     for power, what in ((1, "mean"), (2, "mean square")):
         one, other = ours**power, theirs**power
-        # As if both were drawn from what the reference draws; what is always the same may differ by a rounding.
+        # The deviation of the difference, if both have the reference's distribution; constants may differ by a
+        # rounding.
         deviation = (other.var(0).mean().sqrt() / _SEEDS**0.5) * 2**0.5
         allowed = _DEVIATIONS * deviation + 1e-2 * other.abs().mean()
         worst = (one.mean(0) - other.mean(0)).abs().max()

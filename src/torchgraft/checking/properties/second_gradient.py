@@ -67,7 +67,7 @@ def _second_gradients(call: Call, function: Callable[..., Any]) -> Sequence[Tens
 
 
 def _check_numerically(call: Call) -> None:
-    # As of the first gradient: a coarser dtype has no differences to speak of.
+    # Numerical differences are exact enough in these dtypes alone, as for the first gradient.
     if call.precision not in DOUBLE:
         return
     function, leaves = function_of_leaves(call)
@@ -80,7 +80,7 @@ def _check_numerically(call: Call) -> None:
         )
         return attached(found, values)
 
-    # Not by gradgradcheck, which takes a gradient that is constant, as one of zeros, for the next one.
+    # gradgradcheck is not used: it takes a constant gradient, such as one of zeros, for the next one.
     check_numerically(gradients, [*leaves, *output_grads], "numerical differentiation gives another second gradient")
 
 

@@ -37,7 +37,7 @@ _MESHES = ((2,), (3,), (2, 2))
 
 
 class _Layout(NamedTuple):
-    """How the tensors of a call lie.
+    """The layout of the tensors of a call over devices.
 
     Attributes:
         what: in words.

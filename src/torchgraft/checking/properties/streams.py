@@ -18,7 +18,7 @@ from torchgraft.checking.tensors.arguments import each_tensor, tensors_of
 from torchgraft.checking.tensors.dtypes import in_float64
 from torchgraft.checking.tensors.gradients import with_gradients
 
-# In which the host has long since launched everything.
+# The seconds that a stream waits, in which the host launches everything.
 _SECONDS = 0.1
 
 

@@ -28,7 +28,7 @@ def check_value(call: Call) -> None:
     call.expect_close(found, expected)
     operator = call.operator
     if operator.declaration.mixed and call.dtype.itemsize < torch.float32.itemsize:
-        # Of the same numbers.
+        # The mixed arguments hold the same numbers, in float32.
         mixed = call.in_mixed_dtypes(call.arguments, lambda _, tensor: tensor.float())
         what = f"the result, of {' and '.join(operator.declaration.mixed)} in float32,"
         call.expect_close(call.function(*mixed), expected, what=what)

@@ -51,7 +51,7 @@ class Board:
         self._move(job, "waiting", "running")
 
     def finish(self, job: Job, result: Result) -> None:
-        """Notes that a job has ended; one that was not worth running ends without having started."""
+        """Notes that a job has ended; one that was skipped ends without having started."""
         before = "running" if self._cell(job)["running"] else "waiting"
         if job.calls is None:
             self._move(job, before, result.status)
@@ -63,7 +63,7 @@ class Board:
         cell["pass"] += max(result.called, 1) - 1
 
     def tables(self, width: int) -> list[Table]:
-        """The whole table, or several with some of the columns each where one would be wider than the terminal."""
+        """Makes the table, or several with some of the columns each, if one would be wider than the terminal."""
         chosen: list[list[Place]] = []
         left = 0
         for place in self._columns:
@@ -82,7 +82,7 @@ class Board:
         return len(tables) * (len(self._rows) + heading + 1)
 
     def condensed(self, most: int) -> Table:
-        """A line an operator and device: the counts, and what runs.
+        """Makes a table with a line for each operator and device: the counts, and the jobs that run.
 
         Args:
             most: lines; of more operators those are shown of which something runs.

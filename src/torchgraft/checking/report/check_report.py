@@ -64,7 +64,7 @@ class CheckReport:
 
     @property
     def passed(self) -> bool:
-        """Whether every property was run, and none failed."""
+        """Whether every property ran, and none failed."""
         return not self.failures and not self.unfinished
 
     @property
@@ -110,7 +110,7 @@ class CheckReport:
 
 
 def group_alike(failures: Iterable[Result]) -> list[list[Result]]:
-    """Failures in groups, of each of which one description is enough.
+    """Groups failures so that one description is enough for each group.
 
     Those with the same cause are a group, which the first of them describes. So are those of several properties that
     say the same of no input, as where a kernel is missing, or end in the same error at the same place. Any other is in
@@ -152,7 +152,7 @@ _HEAP = re.compile(r"^(\w*(alloc|free)\w*\(\): |corrupted |double free)", re.MUL
 
 
 def describe(result: Result, *alike: Result) -> str:
-    """A failure as a person reads it: what, on which input, what was expected, what came, how to see it again.
+    """Describes a failure for a person: the input, the expected and the found value, and how to repeat it.
 
     Args:
         result: the failure.

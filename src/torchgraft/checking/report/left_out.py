@@ -43,7 +43,7 @@ class _Found:
 def find_left_out(
     jobs: Sequence[Job], results: Sequence[Result], operators: Sequence[Operator] = ()
 ) -> tuple[LeftOut, ...]:
-    """The kernels of some operators that no result is about, and those that ran only in place of a GPU.
+    """Finds the kernels of operators that no result is about, and those that ran only in place of a GPU.
 
     Args:
         jobs: what was asked.
@@ -61,7 +61,7 @@ def find_left_out(
 
 
 def _is_of_kernels(result: Result) -> bool:
-    """Whether a result says what kernels do; a sanitizer stands in front of its property."""
+    """Whether the property of a result is about kernels; the name of a sanitizer may stand before it."""
     asked = PROPERTIES.get(result.property.rpartition(": ")[-1])
     return asked is not None and asked.of_kernels
 

@@ -19,7 +19,7 @@ _FEW_LINES = 2
 
 
 class LiveCheck:
-    """Shows a check while it runs, in a terminal; where there is none, nothing."""
+    """Shows a check in a terminal while it runs; shows nothing elsewhere."""
 
     def __init__(self, console: Console, jobs: Sequence[Job]) -> None:
         self._console = console
@@ -33,7 +33,7 @@ class LiveCheck:
             console=console,
         )
         self._task = self._progress.add_task("", total=sum(weight(job) for job in jobs))
-        # Transient: the table is printed once more at the end, whole, however little of it the terminal could show.
+        # The live table vanishes at the end, when the whole table is printed: the terminal may have shown a part of it.
         self._live = Live(
             console=console,
             get_renderable=self._render,
@@ -68,7 +68,7 @@ class LiveCheck:
         self._console.print(Text(f"{told}\n", "dim"), soft_wrap=True)
 
     def say(self, what: str) -> None:
-        """Shows what is being done for no job alone."""
+        """Shows a step that belongs to no single job."""
         self._progress.update(self._task, description=what)
 
     def _render(self) -> RenderableType:

@@ -11,7 +11,7 @@ from torchgraft.checking.report.check_report import CheckReport, describe, group
 
 
 def print_report(console: Console, board: Board, report: CheckReport, seconds: float) -> None:
-    """Prints the table, what failed and how, what was not asked and why, what was measured, and the verdict."""
+    """Prints the table, the failures, the properties without a meaning, the measurements and the verdict."""
     for table in board.tables(console.width):
         console.print(table)
         console.print()

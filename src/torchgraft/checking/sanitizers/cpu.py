@@ -44,7 +44,7 @@ CPU_TOOLS = {
         "address",
         "libasan.so",
         {
-            # Python and PyTorch keep memory until they end.
+            # Python and PyTorch keep memory until they end, which would be reported as leaks.
             "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
             "UBSAN_OPTIONS": "print_stacktrace=1",
         },
@@ -53,14 +53,11 @@ CPU_TOOLS = {
     "thread sanitizer": _CpuTool(
         "thread",
         "libtsan.so",
-        # PyTorch, its OpenMP and Python are not instrumented: what they do tells nothing.
+        # PyTorch, its OpenMP and Python are not instrumented, so reports about them are false.
         {"TSAN_OPTIONS": "halt_on_error=1:ignore_noninstrumented_modules=1:report_signal_unsafe=0"},
         re.compile(r"(WARNING|ERROR): ThreadSanitizer"),
     ),
 }
-
-
-# CPU
 
 
 def run_on_cpu(
@@ -85,7 +82,7 @@ def run_on_cpu(
     except MissingToolError as missing:
         return leave_out(jobs, str(missing), on_result)
     except (BuildError, OSError) as error:
-        # One failure tells it all.
+        # One failure is enough: all jobs would fail for the same reason.
         failed = jobs[0].result("fail", 0.0, failure=Failure(str(error), reproduce=jobs[0].reproduce()))
         on_result(jobs[0], failed)
         return [failed, *leave_out(jobs[1:], "its kernels could not be built for this sanitizer", on_result)]
@@ -110,8 +107,8 @@ def find_runtimes(tool: _CpuTool) -> str:
     """Finds the libraries that must be loaded before Python is, as LD_PRELOAD takes them."""
     compiler = os.environ.get("CXX", "c++")
     found = []
-    # libstdc++ too: AddressSanitizer looks for the function that throws exceptions when it starts, and finds none in
-    # Python; at the first exception it would end the process.
+    # libstdc++ must be loaded too: AddressSanitizer looks for the function that throws exceptions when it starts, finds
+    # none in Python, and would end the process at the first exception.
     for name in (tool.runtime, "libstdc++.so"):
         command = [*compiler.split(), f"-print-file-name={name}"]
         try:
@@ -127,7 +124,7 @@ def find_runtimes(tool: _CpuTool) -> str:
 
 @contextmanager
 def _at_fixed_addresses() -> Iterator[None]:
-    """Has processes that are started here laid out in memory without chance.
+    """A scope in which new processes have their memory at the same addresses each time.
 
     ThreadSanitizer keeps fixed ranges for itself, and where the kernel spreads addresses widely it finds them taken.
     """

@@ -48,9 +48,6 @@ _SAYS = "========= "
 _NO_REPORT = re.compile(r"COMPUTE-SANITIZER|ERROR SUMMARY|\w+ SUMMARY|Target application|Saved host backtrace")
 
 
-# CUDA
-
-
 def run_on_cuda(jobs: Sequence[Job], tool: _CudaTool, on_start: OnStart, on_result: OnResult) -> list[Result]:
     """Runs jobs in one process under a tool of compute-sanitizer.
 
@@ -70,11 +67,11 @@ def run_on_cuda(jobs: Sequence[Job], tool: _CudaTool, on_start: OnStart, on_resu
     command = [program, "--tool", name, "--error-exitcode", str(_ERROR_EXIT_CODE), "--show-backtrace", "no"]
     command += ["--print-limit", str(_PRINT_LIMIT)]
     if name == "memcheck":
-        # Calls of the CUDA runtime that fail: PyTorch finds out so what a device can do.
+        # Failing calls of the CUDA runtime are not reported: PyTorch finds out by them what a device can do.
         command += ["--report-api-errors", "no"]
     if tool.filtered:
         command += ["--kernel-name", f"kns={namespace}"]
-    # Every tensor an allocation: else one that is written past its end is followed by more of PyTorch's own memory.
+    # Without the cache every tensor is an allocation of its own; else more of PyTorch's memory would follow its end.
     environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONWARNINGS": "ignore"}
     watched = _Watched(jobs, tool, on_start, on_result)
     with tempfile.NamedTemporaryFile(prefix="graft-check-") as file:
@@ -133,7 +130,7 @@ class _Watched:
             self._finish(number, result)
 
     def _take(self, line: str) -> None:
-        # Indented lines tell more about the one before.
+        # Indented lines belong to the line before.
         if line.startswith("    ") and self._report:
             self._report.append(line.strip())
         elif line.strip() and not _NO_REPORT.match(line.strip()):
@@ -141,7 +138,7 @@ class _Watched:
             self._reports.append(self._report)
 
     def _finish(self, number: int, result: Result) -> None:
-        """Ends a job: with what was reported since the last one ended, or else with its own result."""
+        """Ends a job: with the first report since the last job ended, or else with its own result."""
         ours = [
             report
             for report in self._reports
@@ -158,7 +155,7 @@ class _Watched:
         self._on_result(self._jobs[number], result)
 
     def end(self, code: int) -> list[Result]:
-        """A result a job, also of those that were not run as the process had ended."""
+        """Returns a result for each job, even for those that did not run because the process had ended."""
         said = "\n".join(self._said)
         if self._at is None:
             reason = f"compute-sanitizer does not work here: {' '.join(said.split())}"

@@ -15,7 +15,7 @@ from torchgraft.checking.sanitizers.cuda import CUDA_TOOLS, run_on_cuda
 
 
 def sanitized(jobs: Sequence[Job]) -> list[Job]:
-    """The jobs that are run again under sanitizers, each under every sanitizer of its device.
+    """Makes the jobs that run again under sanitizers, each under every sanitizer of its device.
 
     Raises:
         LookupError: there are none among them.

@@ -26,7 +26,7 @@ from torchgraft.finding import places
 from torchgraft.kernels.precision import products_by_pytorch
 
 _MARK = "@graft "
-# PyTorch's products that write to memory which they are given.
+# PyTorch's matrix products that write to memory that they are given.
 _PRODUCTS = ("mm.out", "mm.dtype_out", "addmm.out", "bmm.out", "bmm.dtype_out", "baddbmm.out")
 
 
@@ -37,7 +37,7 @@ def encode(jobs: Sequence[Job]) -> bytes:
 
 
 def decode(line: str) -> tuple[int, Result | None] | None:
-    """The number of a job, and its result where it has ended; None for a line that something else said."""
+    """Decodes a line: the number of a job, and its result if it has ended; None for a line of the tool."""
     if not line.startswith(_MARK):
         return None
     number, _, result = line.removeprefix(_MARK).strip().partition(" ")
@@ -65,7 +65,7 @@ def _replaced(kernels: Mapping[str, Any], key: str, **options: bool) -> Iterator
 
 
 def filled_products(key: str) -> AbstractContextManager[None]:
-    """A scope in which products fill what they are given to write to, before they do.
+    """A scope in which matrix products fill the memory that they are given, before they write to it.
 
     initcheck does not see what some kernels of NVIDIA's libraries write, and takes it for memory that nobody wrote to.
 
@@ -86,7 +86,7 @@ def filled_products(key: str) -> AbstractContextManager[None]:
 
 
 def products_in_float32(key: str) -> AbstractContextManager[None]:
-    """A scope in which products of halves whose result is of float32 are computed in float32 altogether.
+    """A scope in which products of half types with results in float32 are computed in float32.
 
     racecheck breaks kernels of NVIDIA's libraries that compute them, which it was not asked to watch.
 
@@ -118,7 +118,7 @@ def main() -> None:
         importlib.import_module(module)
     with PRODUCTS[sys.argv[2]]("CUDA") if len(sys.argv) > 2 else nullcontext():
         for number, job in enumerate(pickle.loads(encoded)):
-            # Where the tool does not work on this machine, it fails here: before the first job, and not as one.
+            # If the tool does not work on this machine, it fails here, before the first job begins.
             torch.zeros(1, device=job.device)
             _say(number)
             _say(number, run_job(job))

@@ -10,29 +10,29 @@ from torchgraft.declaration.schema import tensors_in
 
 
 def tensors_of(arguments: Iterable[Any]) -> list[Tensor]:
-    """The tensors among arguments, those in lists too."""
+    """Collects the tensors among arguments, those in lists too."""
     return list(tensors_in(arguments))
 
 
 def each_tensor(change: Callable[[Tensor], Any], arguments: Iterable[Any]) -> tuple[Any, ...]:
-    """Arguments with every tensor changed."""
+    """Changes every tensor among arguments."""
     return tuple(tree_map_only(Tensor, change, list(arguments)))
 
 
 def replaced(values: Sequence[Any], place: int, value: Any) -> tuple[Any, ...]:
-    """Values with another in one place."""
+    """Replaces one of several values."""
     return (*values[:place], value, *values[place + 1 :])
 
 
 def replaced_inside(values: Sequence[Any], place: int, number: int, value: Any) -> tuple[Any, ...]:
-    """Values with another in a place of a list that stands in one place."""
+    """Replaces an element of a list that is one of several values."""
     return replaced(values, place, list(replaced(values[place], number, value)))
 
 
 def of_tensors(
     function: Callable[..., Any], arguments: Sequence[Any], chosen: Sequence[bool] | None = None
 ) -> Callable[..., Any]:
-    """`function` with only its tensor arguments left to pass, those in lists one by one.
+    """Wraps `function` so that it takes its tensors alone, those in lists one by one.
 
     Args:
         function: of all arguments.
@@ -49,7 +49,7 @@ def of_tensors(
 def with_places_left(
     function: Callable[..., Any], arguments: Sequence[Any], places: Sequence[int]
 ) -> Callable[..., Any]:
-    """`function` with only the arguments in some places left to pass."""
+    """Wraps `function` so that it takes the arguments in some places alone."""
 
     def call(*values: Any) -> Any:
         full = list(arguments)

@@ -33,18 +33,18 @@ class Mismatch(Exception):  # noqa: N818  a finding, not an error of the program
 
 
 def expect(condition: bool, message: str, *, expected: Any = None, found: Any = None) -> None:
-    """Raises a Mismatch where a condition does not hold."""
+    """Raises a Mismatch if a condition does not hold."""
     if not condition:
         raise Mismatch(message, expected=expected, found=found)
 
 
 def expect_same(found: Any, expected: Any, message: str) -> None:
-    """Raises a Mismatch that shows both where two values are not equal."""
+    """Raises a Mismatch that shows two values, if they are not equal."""
     expect(found == expected, message, expected=expected, found=found)
 
 
 def rounding(dtype: torch.dtype, summed: int, *, coherent: bool = False) -> tuple[float, float]:
-    """The relative error that a correct kernel may have, and the absolute one where products are of size 1.
+    """Returns the relative error that a correct kernel may have, and the absolute one if products are of size 1.
 
     Allowed are one rounding to `dtype`, and what summing `summed` products costs in the dtype that sums are kept in
     (float32 for dtypes of two bytes): sqrt(summed) units of its epsilon, as errors of both signs make a random walk;
@@ -167,7 +167,7 @@ def _expect_each_close(
     magnitude = other.abs()
     largest = magnitude.amax()
     close = (one - other).abs() <= relative * magnitude + absolute * largest.clamp(min=1)
-    # Nearly always this is all: a GPU is waited for once, and few passes are made over what may be large.
+    # Nearly always the comparison ends here: it waits for a GPU once, and reads large tensors only a few times.
     if close.all() & largest.isfinite():
         return
     bounded = magnitude.where(other.isfinite(), 0).amax().clamp(min=1)

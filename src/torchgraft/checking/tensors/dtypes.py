@@ -10,7 +10,7 @@ from torchgraft.checking.tensors.arguments import each_tensor
 
 
 def in_float64(arguments: Iterable[Any]) -> tuple[Any, ...]:
-    """Arguments with every number, and every dtype of numbers that is an argument itself, in float64 or complex128.
+    """Converts all numbers among arguments, and all dtypes of numbers, to float64 or complex128.
 
     What has one byte or fewer is a code and stays so.
     """
@@ -35,10 +35,10 @@ def _exact(tensor: Tensor) -> Tensor:
 
 
 def is_number(tensor: Tensor) -> bool:
-    """Whether a tensor holds what can have gradients: neither indices nor flags, nor codes of one byte."""
+    """Whether a tensor can have a gradient: it holds neither indices nor flags, nor codes of one byte."""
     return holds_numbers(tensor.dtype)
 
 
 def in_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """A tensor in another dtype; of complex numbers the real parts, where the dtype has no others."""
+    """Converts a tensor to another dtype; complex numbers lose their imaginary parts if the dtype has none."""
     return (tensor if dtype.is_complex or not tensor.is_complex() else tensor.real).to(dtype)

@@ -1,4 +1,4 @@
-"""Gradients of tensors: which tensors have one, how it is computed, and what comes in."""
+"""Gradients of tensors: which tensors need one, random incoming ones, and their computation."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from torchgraft.checking.tensors.arguments import tensors_of
 
 
 def leaves_of(arguments: Iterable[Any]) -> list[Tensor]:
-    """The tensors among arguments that need a gradient."""
+    """Collects the tensors among arguments that need a gradient."""
     return with_gradients(tensors_of(arguments))
 
 
@@ -20,7 +20,7 @@ def with_gradients(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 
 def attached(results: Iterable[Tensor], leaves: Iterable[Tensor]) -> list[Tensor]:
-    """Results with those that carry no gradient made to carry one of zeros, so that none is left out of a row.
+    """Attaches results that carry no gradient to the leaves, with a gradient of zeros, so that none is left out.
 
     A function with flags gives an empty tensor or zeros for what nobody wants: such a result depends on no argument.
     """
@@ -29,7 +29,7 @@ def attached(results: Iterable[Tensor], leaves: Iterable[Tensor]) -> list[Tensor
 
 
 def randn_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    """Normally distributed values of a tensor's shape, contiguous; the same on every device, or made on a GPU."""
+    """Makes normally distributed values of a tensor's shape, contiguous: on the CPU, or on the generator's GPU."""
     on_cpu = generator.device.type == "cpu"
     computed = torch.float64 if on_cpu else torch.promote_types(tensor.dtype, torch.float32)
     if on_cpu and tensor.is_complex():
@@ -41,5 +41,5 @@ def randn_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
 def grad_or_zeros(
     outputs: Sequence[Tensor], inputs: Sequence[Tensor], output_grads: Sequence[Tensor] | None = None, **options: bool
 ) -> tuple[Tensor, ...]:
-    """`torch.autograd.grad` with zeros where nothing flows back to an input."""
+    """Calls `torch.autograd.grad`, with zeros for an input that no gradient flows back to."""
     return torch.autograd.grad(outputs, inputs, output_grads, allow_unused=True, materialize_grads=True, **options)

@@ -1,4 +1,4 @@
-"""Memory under watch: what an operator asks PyTorch for is cut out of one arena, and lies between guards.
+"""Guarded memory: all memory that an operator asks PyTorch for is cut out of one arena and lies between guards.
 
 For as long as an operator runs, on its kind of device alone, PyTorch's own kernels of `empty_strided` and `empty` are
 replaced, and so is the function that kernels get memory from past the dispatcher (`torchgraft/allocation.h`).
@@ -25,13 +25,13 @@ from torchgraft.checking.tensors.compare import Mismatch
 
 # If every bit is set, floating-point numbers of all sizes are NaN.
 NAN_BYTE = 0xFF
-# Floating-point numbers of all sizes are small and positive.
+# With these bytes, floating-point numbers of all sizes are small and positive.
 NUMBER_BYTE = 0x3C
 _GUARD_BYTES = 4096
 _FIRST_BYTES = 1 << 17
 # The alignment that PyTorch's allocators promise.
 _ALIGNMENT = {"cpu": 64, "cuda": 512}
-# On CPU so little is filled and looked at by one thread: waking others would cost more where a machine is busy.
+# On the CPU one thread fills and reads so few bytes: waking others would cost more on a busy machine.
 _PIECE_BYTES = {"cpu": 1 << 15}
 _T = TypeVar("_T")
 
@@ -74,7 +74,7 @@ class Arena:
         self._lock = threading.Lock()
 
     def run(self, work: Callable[[], _T], fill: int) -> _T:
-        """Does work that places tensors and is served; again in a larger arena where this one is too small.
+        """Does work whose memory comes from the arena; repeats it in a larger arena if this one is too small.
 
         Args:
             work: what to do; it may be done more than once.
@@ -95,12 +95,12 @@ class Arena:
             self._memory = torch.empty(size, dtype=torch.uint8, device=self.device)
 
     def place(self, tensor: Tensor) -> Tensor:
-        """A copy of a tensor, of its strides, between guards."""
+        """Copies a tensor, with its strides, to memory between guards."""
         return self._cut(tensor.shape, tensor.stride(), tensor.dtype, asked=False).copy_(tensor)
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """A scope in which memory that PyTorch is asked for on this kind of device comes out of the arena."""
+        """A scope in which PyTorch's memory on this kind of device comes from the arena."""
         with self._serving_dispatcher(), self._serving_libraries():
             yield
 
@@ -125,7 +125,7 @@ class Arena:
             **where: Any,
         ) -> Tensor:
             layout = torch.contiguous_format if memory_format is None else memory_format
-            # A device whose memory is not served.
+            # The arena does not serve memory of the meta device.
             stride = torch.empty(size, device="meta", memory_format=layout).stride()
             return empty_strided(size, stride, dtype=dtype)
 
@@ -158,7 +158,7 @@ class Arena:
             )
 
         function = _ALLOCATE(allocate)
-        # A library none of whose kernels asks for memory in this way has no such function.
+        # A library lacks this function if none of its kernels asks for memory in this way.
         found = (each.function("torchgraft_set_allocate") for each in native.libraries() if each.device == kind)
         setters = [setter for setter in found if setter is not None]
         for setter in setters:
@@ -174,14 +174,14 @@ class Arena:
         return sum(each.end - each.start for each in self.allocations if each.asked)
 
     def expect_guards_intact(self) -> None:
-        """Raises a Mismatch where a byte was written that belongs to no tensor."""
+        """Raises a Mismatch if a byte was written that belongs to no tensor."""
         borders = [0, *(border for each in self.allocations for border in (each.start, each.end)), self._memory.numel()]
         for number, (first, last) in enumerate(zip(borders[::2], borders[1::2], strict=True)):
             if not any((piece != self._fill).any() for piece in self._pieces(first, last)):
                 continue
             places = (self._memory[first:last] != self._fill).nonzero()
             before, after = int(places[0]), last - first - 1 - int(places[-1])
-            # A guard lies behind one tensor and before the next; what is nearer was overrun.
+            # A guard lies behind one tensor and before the next; the nearer of them was overrun.
             if number and (before <= after or number == len(self.allocations)):
                 where = f"{before} bytes behind the end of {self.allocations[number - 1].of}"
             else:
@@ -197,7 +197,7 @@ class Arena:
         return from_dlpack(self._memory.view(dtype).as_strided(size, stride, start // dtype.itemsize))
 
     def _reserve(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, *, asked: bool) -> int:
-        """The first byte of a new allocation."""
+        """Reserves memory between guards; returns its first byte."""
         what = f"new memory of shape {tuple(size)} in {str(dtype).removeprefix('torch.')}"
         of = what if asked else f"an argument of shape {tuple(size)}"
         extent = 0 if 0 in size else 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
@@ -213,7 +213,7 @@ class Arena:
         return start
 
 
-# PyTorch's C interface: aoti_torch_empty_strided, and what stands in for it.
+# PyTorch's C interface: the type of aoti_torch_empty_strided, which the arena replaces.
 
 _FAILURE = 1
 # The arguments: the number of dimensions, their sizes and strides; dtype, kind and index of the device; the result.
@@ -226,7 +226,7 @@ _ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_int32, *_LAYOUT, *_KIND)
 def _pytorch_library() -> ctypes.CDLL:
     suffix = "dylib" if sys.platform == "darwin" else "so"
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / f"libtorch_cpu.{suffix}"))
-    # Where memory begins, and how many elements behind that the tensor does.
+    # The first argument is the address of the memory, the last before the kind is the offset of the tensor in it.
     library.aoti_torch_create_tensor_from_blob.argtypes = (ctypes.c_void_p, *_LAYOUT, ctypes.c_int64, *_KIND)
     return library
 

@@ -1,4 +1,4 @@
-"""The same values in memory of every awkward kind."""
+"""Lays out the same values in memory in every awkward way."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,14 +10,14 @@ from torch import Tensor
 
 
 def significant_strides(tensor: Tensor) -> tuple[int, ...]:
-    """Strides without those that mean nothing: of dimensions of one element, and of tensors without any."""
+    """Returns the strides that matter: not those of dimensions of one element, nor those of empty tensors."""
     if not tensor.numel():
         return ()
     return tuple(stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1)
 
 
 def in_awkward_strides(tensor: Tensor) -> dict[str, Tensor]:
-    """Tensors equal to one, each laid out in another way, by what is awkward about it.
+    """Makes tensors equal to one, each laid out in another way, by what is awkward about it.
 
     What lies between their elements is NaN, so that a kernel that reads it shows it.
     """
@@ -25,11 +25,11 @@ def in_awkward_strides(tensor: Tensor) -> dict[str, Tensor]:
 
 
 def in_any_strides(tensor: Tensor, random: Random) -> Tensor:
-    """The tensor itself, or one equal to it that is laid out in any other way; only that one is made."""
+    """Returns the tensor itself, or makes one equal to it that is laid out in a random other way."""
     if random.random() < _AS_IT_IS:
         return tensor
     kinds = _kinds(tensor)
-    # Beginning at any element: a vector of several needs more than one of them.
+    # A tensor may begin at any element: a vector of several elements is aligned at few of them.
     kinds["offset by a few elements"] = partial(_offset, tensor, random.randint(1, _FEW))
     if tensor.dim() == 4:
         kinds["channels_last, offset by a few elements"] = partial(_pixels_offset, tensor, random.randint(1, _FEW))
@@ -37,7 +37,7 @@ def in_any_strides(tensor: Tensor, random: Random) -> Tensor:
 
 
 def in_ambiguous_strides(tensor: Tensor, random: Random) -> Tensor:
-    """A tensor of the same sizes in any strides, often in those that more than one layout has.
+    """Makes a tensor of the same sizes in random strides, often in strides that more than one layout has.
 
     It may be expanded, so its values are others; the stride of a dimension of one element may be any number.
     """
@@ -66,7 +66,7 @@ def in_ambiguous_strides(tensor: Tensor, random: Random) -> Tensor:
 _USUAL = 0.4
 # The share of tensors that keep their strides.
 _AS_IT_IS = 0.3
-# Elements by which tensors are offset: of two bytes each, eight are sixteen bytes.
+# Tensors are offset by at most so many elements: eight elements of two bytes are sixteen bytes.
 _FEW = 8
 
 
@@ -79,7 +79,7 @@ def _kinds(tensor: Tensor) -> dict[str, Callable[[], Tensor]]:
     kinds: dict[str, Callable[[], Tensor]] = {
         "offset by one element": partial(_offset, tensor),
         "cut out of a larger tensor": partial(_part, tensor, [size + 3 for size in tensor.shape], middle),
-        # New memory in any case: an operator may write to it.
+        # The memory is always new, as an operator may write to it.
         "dimensions in reverse order": lambda: _contiguous(tensor.permute(order)).permute(order),
         "every other element": partial(_part, tensor, (*outer, 2 * last), (..., slice(None, None, 2))),
     }
@@ -95,7 +95,7 @@ def _kinds(tensor: Tensor) -> dict[str, Callable[[], Tensor]]:
 
 
 def _contiguous(tensor: Tensor) -> Tensor:
-    """A contiguous copy, of what is contiguous already too."""
+    """Makes a contiguous copy, even of a contiguous tensor."""
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
@@ -107,12 +107,12 @@ def _poison(tensor: Tensor) -> float:
 
 
 def _part(tensor: Tensor, size: Sequence[int], place: Any) -> Tensor:
-    """A copy at a place in a larger tensor."""
+    """Copies a tensor to a place in a larger one."""
     return tensor.new_full(size, _poison(tensor))[place].copy_(tensor)
 
 
 def _offset(tensor: Tensor, elements: int = 1) -> Tensor:
-    # Nothing starts on a boundary of sixteen bytes.
+    # The copy starts on no boundary of sixteen bytes.
     return tensor.new_full((tensor.numel() + elements,), _poison(tensor))[elements:].view(tensor.shape).copy_(tensor)
 
 
