@@ -20,13 +20,13 @@ PYTEST = MAKEFLAGS= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --tim
 # Only what this machine can run is built: CUDA=1 builds the CUDA library on a machine without a GPU too, and goes on
 # doing so wherever that library lies already, so that it never falls behind its sources.
 HAS_CUDA = $(or $(shell nvidia-smi --list-gpus 2>/dev/null),$(wildcard src/torchgraft/lib/torchgraft_cuda.so))
-CUDA ?= $(if $(and $(shell command -v $${CUDACX:-nvcc}),$(HAS_CUDA)),1,0)
+CUDA ?= $(if $(and $(shell command -v $${CUDACXX:-nvcc}),$(HAS_CUDA)),1,0)
 # One architecture is enough here: that of the GPU that is present, else 9.0. Wheels hold all.
 CUDA_ARCHITECTURE ?= $(or $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n1 | tr -d .),90)-real
 
 # Prepares a build in a folder, with options for CMake; what CMake says is shown where it fails.
 configure = mkdir -p $(1) && $(BIN)/cmake -S . -B $(1) -G Ninja -Wno-author -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
-    -DPython_EECUTABLE=$(abspath $(BIN)/python) $(2) > $(1)/configure.log 2>&1 || { cat $(1)/configure.log; exit 1; }
+    -DPython_EXECUTABLE=$(abspath $(BIN)/python) $(2) > $(1)/configure.log 2>&1 || { cat $(1)/configure.log; exit 1; }
 
 # What does the installing. Byte code is made when a module is first imported: of PyTorch few are. What pip says is shown
 # where it fails: else it only warns of the machine's own settings. $(2) is the bin folder of another environment.
@@ -165,7 +165,7 @@ $(VENV)/venv.done:
 	    { echo "torchgraft needs Python 3.10 or newer, $$($(PYTHON) --version) is older: install a newer one"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null || \
 	    { echo "Python cannot make environments here: install python3-venv"; exit 1; }
-	@command -v $${CX:-c++} > /dev/null || { echo "there is no C++ compiler: install g++"; exit 1; }
+	@command -v $${CXX:-c++} > /dev/null || { echo "there is no C++ compiler: install g++"; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
@@ -193,8 +193,8 @@ $(VENV)/demo.done: requirements/demo.txt $(VENV)/package.done
 	@touch $@
 
 # What more is needed for benchmarks, wheels and the site.
-ETRAS = $(addprefix $(VENV)/,bench.done wheel.done site.done)
-$(ETRAS): $(VENV)/%.done: requirements/%.txt $(VENV)/demo.done
+EXTRAS = $(addprefix $(VENV)/,bench.done wheel.done site.done)
+$(EXTRAS): $(VENV)/%.done: requirements/%.txt $(VENV)/demo.done
 	@echo "installing what stands in $< (once)"
 	@$(call install,-r $<)
 	@touch $@
@@ -203,4 +203,4 @@ $(ETRAS): $(VENV)/%.done: requirements/%.txt $(VENV)/demo.done
 $(VENV)/test.done: $(wildcard requirements/*.txt) $(VENV)/package.done
 	@echo "installing what the tests need (once)"
 	@$(call install,-r requirements/test.txt)
-	@touch $(VENV)/demo.done $(ETRAS) $@
+	@touch $(VENV)/demo.done $(EXTRAS) $@
