@@ -16,20 +16,20 @@ AutocastRule = Literal["lower", "promote", "none"]
 AUTOCAST_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
 
 
-# What autocast may cast. float64 is left alone; what has one byte or fewer is a code, and no number that another dtype
-# could hold in its place.
+# The dtypes that autocast may cast. float64 is left alone; one-byte dtypes are codes, not numbers, so no other dtype
+# can replace them.
 _CASTABLE = frozenset((torch.float32, torch.float16, torch.bfloat16))
 
 Cast = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 def make_cast(rule: AutocastRule, arguments: Sequence[Argument], mixed: Sequence[str]) -> Cast:
-    """Builds the function that casts an operator's arguments; while autocast is off for their device, they stay.
+    """Builds the function that casts an operator's arguments; it returns them unchanged if autocast is off.
 
     Args:
         rule: 'lower' or 'promote': see `torchgraft.Operator`.
         arguments: of the operator.
-        mixed: those that may have another dtype than the first: in float32, they stay so when others are lowered.
+        mixed: those that may have another dtype than the first; they stay in float32 while the others are lowered.
     """
     places = [place for place, argument in enumerate(arguments) if argument.holds_tensors]
     may_stay = [argument.name in mixed for argument in arguments]
@@ -66,7 +66,7 @@ def make_cast(rule: AutocastRule, arguments: Sequence[Argument], mixed: Sequence
 
 
 def no_autocast(arguments: Sequence[Any]) -> AbstractContextManager[Any]:
-    """A scope in which autocast casts nothing: it has done its work on these arguments, or is not to."""
+    """A scope in which autocast casts nothing, because these arguments are already cast, or must not be."""
     if not pytorch.any_autocast():
         return nullcontext()
     device = next((tensor.device.type for tensor in tensors_in(arguments)), "cpu")

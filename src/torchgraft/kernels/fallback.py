@@ -1,4 +1,4 @@
-"""The record of calls that no kernel served: nothing is silently slow."""
+"""Counts the calls that ran without a kernel, and warns at the first one of each kind."""
 
 import sys
 import threading
@@ -40,7 +40,7 @@ def fallbacks() -> list[Fallback]:
         return [Fallback(*key, calls) for key, calls in _counts.items()]
 
 
-# Predicates of warnings about calls that are slower than they could be.
+# Texts of warnings about calls that are slower than they could be.
 ON_REFERENCE = "runs on its reference, not on a kernel"
 GRADIENT_ON_REFERENCE = "computes its gradient by its reference, not by a kernel"
 IN_A_LOOP = "runs once for each element of a batch"

@@ -20,8 +20,8 @@ from torchgraft.kernels.names import Names
 from torchgraft.operator import dtensor
 from torchgraft.operator.gradients import differentiate_reference, formula_of, has_gradients, is_of_reference, noted
 
-# `backward(ctx, count, output_grads)` returns the gradients of tensors one by one; `count` arguments of the Function
-# are none.
+# `backward(ctx, count, output_grads)` returns the gradients of tensors one by one; the last `count` arguments of the
+# Function are not tensors.
 _Backward = Callable[[Any, int, Sequence[Tensor | None]], Sequence[Tensor | None]]
 
 
@@ -29,8 +29,8 @@ class Autograd(NamedTuple):
     """An operator's places in autograd.
 
     Attributes:
-        eager: applies it and records a gradient; the cheaper of the two to call. Takes the tensors, and then all
-            numbers in one tuple: autograd spends most of a microsecond on each argument of a Function.
+        eager: calls the kernel and records a gradient; cheaper to call than `functional`. Takes the tensors, and then
+            all numbers in one tuple: autograd spends most of a microsecond on each argument of a Function.
         functional: the same, in the form that torch.func and torch.compile understand; takes each argument by itself.
         public: the same, over the public name.
         replace_formula: puts another formula in the place of the operator's, and returns the one that was there, for
@@ -52,7 +52,7 @@ def make_autograd(names: Names, sharding: Callable[[], Sharding]) -> Autograd:
     """
     declaration = names.declaration
     formula = formula_of(declaration)
-    # DTensor has no rules for much that references are made of.
+    # DTensor lacks rules for many operators that references call.
     formula = dtensor.on_shards(declaration, sharding, formula) if is_of_reference(declaration) else formula
     save, mark = _make_saving(declaration)
     backward, replace_formula = _make_backward(declaration, formula)
@@ -111,7 +111,7 @@ def _make_eager(names: Names, save: Callable[..., None], mark: Callable[..., Non
     tensors_first, together = declaration.arrangement.first is not None, declaration.arrangement.together
     visible, gives_lists = declaration.visible, any(declaration.lists)
     constant_outputs, output_count = declaration.constant_outputs, declaration.output_count
-    # What writes to its arguments must run once.
+    # An operator that writes to its arguments must run only once.
     may_be_timed, namespace = measured_choice.is_wanted if not declaration.mutates else bool, declaration.namespace
 
     class Eager(torch.autograd.Function):

@@ -66,7 +66,7 @@ def make_call(names: Names, autograd: Autograd, identity: str) -> Callable[..., 
             # The reference is the best kernel, and compilers see into it too.
             if by_pytorch:
                 return by_reference(arguments)
-            # The device has kernels for some dtypes only, and this is another one.
+            # The device has kernels, but none for this dtype.
             if partial:
                 first = first_of(arguments)
                 if first.dtype not in partial.get(first.device.type, (first.dtype,)):
@@ -84,7 +84,7 @@ def make_call(names: Names, autograd: Autograd, identity: str) -> Callable[..., 
                         break
                 if needs_grad and not_differentiable:
                     needs_grad, arguments = detach_unneeded(arguments)
-            # A TorchDispatchMode looks at each operator, as a policy of selective checkpointing does.
+            # A TorchDispatchMode intercepts each operator, for example a policy of selective checkpointing.
             if dispatch_modes():
                 return visible(call_public(*arguments))
             # No gradient is needed.
@@ -136,13 +136,13 @@ def _make_compiled_call(names: Names, autograd: Autograd, identity: str) -> _Cal
         if by_compiler:
             explain(arguments)
             return reference(arguments) if by_pytorch else without_views(reference(arguments), arguments)
-        # The device has kernels for some dtypes only, and this is another one. An exported program runs on any device.
+        # The device has kernels, but none for this dtype. An exported program runs on any device.
         if partial and not is_exporting():
             first = first_of(arguments)
             if first.dtype not in partial.get(first.device.type, (first.dtype,)):
                 return missing_dtype(arguments)
-        # A torch.func transform or forward mode is active: compile(grad(f)) through a Function gives zero gradients
-        # without a word.
+        # A torch.func transform or forward mode is active: compile(grad(f)) through a Function silently gives zero
+        # gradients.
         if transform_active():
             return without_views(reference(arguments), arguments)
 
@@ -195,7 +195,7 @@ def _make_reference_call(declaration: Declaration) -> _Call:
 
     def call(arguments: Sequence[Any]) -> Any:
         if any_autocast():
-            # It has cast what the declaration says, and would cast all else that the reference is made of.
+            # The arguments are cast by the declared rule already; autocast would also cast inside the reference.
             with no_autocast(arguments):
                 return visible(reference(*arguments))
         return visible(reference(*arguments))
