@@ -26,7 +26,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchgraft import Operator
+from torchgraft import Operator, wrap_triton
 from torchgraft.operator.fingerprint import fingerprint
 
 scale = 2
@@ -780,6 +780,40 @@ def test_the_argument_that_results_take_their_dtype_from_counts():
         words.add((operator.declaration.primary, operator.declaration_word))
         operator.undeclare()
     assert len({primary for primary, _ in words}) == len({word for _, word in words}) == 2
+
+
+def test_what_may_be_cut_over_devices_counts():
+    """PyTorch keeps graphs of DTensors too, with the placements of all results."""
+
+    def word(sharding):
+        operator = Operator(
+            "fingerprinted::cut(Tensor x) -> Tensor",
+            reference=lambda x: x * 2,
+            shapes="n m -> n m",
+            gradient="reference",
+            kernels="reference",
+            sharding=sharding,
+        )
+        operator.undeclare()
+        return operator.declaration_word
+
+    assert word("N M -> N M") == word("N M -> N M") != word("N _ -> N _")
+
+
+def test_kernels_in_triton_count():
+    triton = pytest.importorskip("triton")
+
+    def copies(x, size, block):
+        return x, size, block
+
+    def word(size, warps=4, even=1):
+        jitted = triton.jit(copies)
+        by_rule = triton.heuristics({"block": lambda arguments: arguments["size"] % even})(jitted)
+        tuned = triton.autotune(configs=[triton.Config({}, num_warps=warps)], key=["size"])(by_rule)
+        return fingerprint(lambda x: wrap_triton(tuned)[(1,)](x, size))
+
+    assert word(2) == word(2)
+    assert len({word(2), word(3), word(2, warps=8), word(2, even=3)}) == 4
 
 
 class TestModules:

@@ -177,7 +177,9 @@ def register_again(names: Names, library: torch.library.Library, kernels: Regist
 def seen_by_compilers(qualified_name: str) -> list[Any]:
     """The kernels of an operator that compilers see inside, with the policies that choose between them."""
     found = of_operator(qualified_name).values()
-    return [(each.policy, each.kernels) for each in found if each.shown_to_compilers]
+    return [
+        (each.device, each.policy, each.kernels, each.shown_to_compilers) for each in found if each.shown_to_compilers
+    ]
 
 
 def kernels_of(qualified_name: str, device: str) -> PythonKernels | None:

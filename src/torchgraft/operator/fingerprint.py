@@ -116,9 +116,10 @@ _BY_PYTHON = _names(
 # Attributes with two underscores that code may read.
 _READABLE = _names(
     """
-    __dict__ __name__ __qualname__ __class__ __wrapped__ __self__ __func__ __members__ __version__ __init__ __new__ __call__
-    __post_init__ __init_subclass__ __enter__ __exit__ __len__ __iter__ __next__ __contains__ __getitem__ __setitem__
-    __getattr__ __getattribute__ __setattr__ __delattr__ __eq__ __hash__ __or__ __and__ __add__ __mul__ __str__ __repr__
+    __dict__ __name__ __qualname__ __class__ __wrapped__ __self__ __func__ __members__ __version__ __init__ __new__
+    __call__ __post_init__ __init_subclass__ __enter__ __exit__ __len__ __iter__ __next__ __contains__ __getitem__
+    __setitem__ __getattr__ __getattribute__ __setattr__ __delattr__ __eq__ __hash__ __or__ __and__ __add__ __mul__
+    __str__ __repr__
     """
 )
 # From a frame, code reaches all variables.
@@ -401,7 +402,8 @@ def _roots(place: str, name: str, closure: Mapping[str, Any], function: types.Fu
     """The value of a name that a function spells, if there is one yet."""
     if place == "module":
         yield sys.modules[name]
-    for names in (closure,) if place == "closure" else (function.__globals__, function.__builtins__):
+    built_in: Mapping[str, Any] = function.__builtins__  # type: ignore[attr-defined]
+    for names in (closure,) if place == "closure" else (function.__globals__, built_in):
         if name in names:
             yield names[name]
             return

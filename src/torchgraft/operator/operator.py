@@ -394,7 +394,9 @@ class Operator:
         """Everything that compiled code takes for granted about a call."""
         said, kernels = self.declaration, python_kernels.seen_by_compilers(self.qualified_name)
         results = said.sizes_of, said.knows_output, said.primary, said.sizes_from_data, said.visible_outputs
-        return __version__, self._schemas[1][0], results, torch.get_default_dtype, kernels
+        # A sharding that is not declared is derived from the reference.
+        sharding = said.reference if said.sharding is None else said.sharding.text
+        return __version__, self._schemas[1][0], results, torch.get_default_dtype, kernels, sharding
 
     def _meaning(self) -> tuple[Any, ...]:
         """Everything that results of a call in Python follow from, where tensors have no data."""
