@@ -122,7 +122,7 @@ def schemas() -> Iterator[str]:
 
 def headers() -> Iterator[str]:
     """The headers that authors include, and what each defines."""
-    for path in sorted(INCLUDE.iterdir()):
+    for path in sorted(each for each in INCLUDE.iterdir() if each.is_file()):
         source = re.sub(r"namespace internal \{.*?\n\}  // namespace internal", "", path.read_text(), flags=re.DOTALL)
         yield f"torchgraft/{path.name}: {', '.join(sorted(set(_names_in_header(source))))}"
 

@@ -3,7 +3,7 @@
 The description goes from a value to everything that it refers to: a function refers to its code, to its defaults and
 closure, and to the globals that its code names; a class to its members; an instance to its class and to what it keeps.
 It stops at PyTorch, Python and Triton, which compilers' caches know by version: a function or class of theirs counts by
-its name, if its results follow from its arguments (`_PURE`). All others, such as those that read files or settings,
+its name, if its results follow from its arguments (`PURE`). All others, such as those that read files or settings,
 cannot be described, and neither can values that do not show what they hold.
 """
 
@@ -28,11 +28,16 @@ import torch
 
 from torchgraft.kernels.python_kernels import wrap_triton
 from torchgraft.layout import onednn_takes
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
+from torchgraft.operator.known_pure import (
+    BY_PYTHON,
+    FRAMES,
+    IMPURE_IN,
+    OF_TRITON,
+    PURE,
+    PURE_IN,
+    READABLE,
+    SETTINGS,
+)
 
 # These say all about themselves when they are printed.
 _NUMBERS_AND_TEXT = (type(None), type(...), type(NotImplemented), bool, int, float, complex, str, bytes, range)
@@ -54,45 +59,6 @@ _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 # Equal ones may or may not be one object: Python decides anew when it compiles, and when it reads what it compiled.
 _CONSTANTS = (tuple, frozenset, types.CodeType)
 
-# Modules of Python, PyTorch and Triton in which the results of every function follow from its arguments.
-_PURE = _names(
-    """
-    builtins math cmath operator _operator functools itertools collections _collections collections.abc _collections_abc
-    abc numbers types typing enum dataclasses contextlib copy bisect heapq string struct _struct fractions statistics
-    torch.functional torch.nn.functional torch._C._nn torch._C._linalg torch._C._fft torch._C._special torch._C._sparse
-    torch.linalg torch.fft torch.special torch.func torch._functorch.apis torch._functorch.eager_transforms
-    torch.autograd torch.autograd.function torch.autograd.grad_mode torch.utils._contextlib torch.utils._pytree
-    torch.nn.parameter torch.types torch._tensor triton.language triton.language.core triton.language.math
-    triton.language.standard triton.language.random
-    """
-)
-_PURE_IN = {
-    "torch": _names(
-        "Tensor Size device dtype layout memory_format finfo iinfo is_tensor typename _check _check_value "
-        "_check_type _check_index _check_is_size sym_int sym_float sym_max sym_min sym_not sym_ite sym_sum "
-        "sym_sqrt"
-    ),
-    "torch.library": _names("get_ctx wrap_triton"),
-    "torch._library.triton": _names("wrap_triton"),
-    "triton": _names("cdiv next_power_of_2"),
-    "triton.runtime.autotuner": _names("Config Autotuner Heuristics"),
-    "triton.runtime.jit": _names("JITFunction"),
-    "torch._C": _names("TensorBase _TensorBase"),
-    "torch.nn.modules.module": _names("Module"),
-    "threading": _names("Lock RLock"),
-    "_thread": _names("RLock LockType lock allocate_lock allocate"),
-    "warnings": _names("warn"),
-}
-_IMPURE_IN = {
-    "builtins": _names("open input id hash eval exec compile globals breakpoint help __import__ __build_class__"),
-    "typing": _names("get_type_hints"),
-    "dataclasses": _names("fields"),
-}
-# Functions without arguments that return a setting: their value counts.
-_SETTINGS = (
-    *(torch.get_num_threads, torch.get_default_dtype, torch.get_default_device, torch._C._get_cudnn_benchmark),
-    *(torch.get_num_interop_threads, torch.get_float32_matmul_precision, torch.are_deterministic_algorithms_enabled),
-)
 _CACHED: Any = type(functools.lru_cache(len))
 _DESCRIPTORS = (
     *(types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType),
@@ -104,31 +70,6 @@ _KEPT = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _OF_PYTORCH = frozenset(("aten", "prims", "prim", "quantized", "mkldnn", "onednn", "mkl", "_native"))
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 _NAMESPACES = (type(torch.ops), type(torch.ops.aten))
-
-# Members that Python itself adds to a class. Code may not read them, as it may not read what it was made of.
-_BY_PYTHON = _names(
-    """
-    __annotate_func__ __annotations__ __annotations_cache__ __dataclass_fields__ __dataclass_params__ __dict__ __doc__
-    __firstlineno__ __match_args__ __module__ __orig_bases__ __parameters__ __qualname__ _abc_impl __slots__
-    __static_attributes__ __weakref__
-    """
-)
-# Attributes with two underscores that code may read.
-_READABLE = _names(
-    """
-    __dict__ __name__ __qualname__ __class__ __wrapped__ __self__ __func__ __members__ __version__ __init__ __new__
-    __call__ __post_init__ __init_subclass__ __enter__ __exit__ __len__ __iter__ __next__ __contains__ __getitem__
-    __setitem__ __getattr__ __getattribute__ __setattr__ __delattr__ __eq__ __hash__ __or__ __and__ __add__ __mul__
-    __str__ __repr__
-    """
-)
-# From a frame, code reaches all variables.
-_FRAMES = _names("gi_frame ag_frame cr_frame tb_frame f_back f_globals f_locals")
-# What a Triton kernel, and what tunes it, follow from.
-_OF_TRITON = (
-    *("fn", "configs", "keys", "values", "reset_to_zero", "restore_value", "early_config_prune", "perf_model"),
-    *("configs_top_k", "do_not_specialize", "do_not_specialize_on_alignment", "noinline", "debug"),
-)
 
 # Where the libraries lie.
 _PYTORCH = Path(torch.__file__).resolve().parent
@@ -220,7 +161,7 @@ class _Description:
             self._refer(value.__name__, *map(value, (torch.bfloat16, torch.float16)))
         elif id(value) in self._meanings:
             self._refer(self._meanings[id(value)]())
-        elif kind in (types.FunctionType, types.BuiltinFunctionType) and value in _SETTINGS:
+        elif kind in (types.FunctionType, types.BuiltinFunctionType) and value in SETTINGS:
             self._refer(value.__name__, value())
         elif value is sys.argv:
             raise _UnknownError("sys.argv is another one in each process")
@@ -325,7 +266,7 @@ class _Description:
                     self._refer(name)
                     self._look_up(value, path)
         for name in attributes:
-            if name in _FRAMES or (name.startswith("__") and name.endswith("__") and name not in _READABLE):
+            if name in FRAMES or (name.startswith("__") and name.endswith("__") and name not in READABLE):
                 raise _UnknownError(f"{function.__qualname__} reads {name}")
             added = vars(torch.Tensor).get(name)
             if type(added) is types.FunctionType and not _lies_in_library(added.__code__.co_filename):
@@ -362,7 +303,7 @@ class _Description:
             return
         members = type.__getattribute__(value, "__dict__")
         self._refer(value.__qualname__, type(value), value.__bases__)
-        self._refer({name: each for name, each in members.items() if name not in _BY_PYTHON})
+        self._refer({name: each for name, each in members.items() if name not in BY_PYTHON})
 
     def _describe_operator(self, operator: Any) -> None:
         """Adds the words for an operator in torch.ops: those of PyTorch count by their names."""
@@ -378,7 +319,7 @@ class _Description:
     def _describe_instance(self, value: Any) -> None:
         kind = type(value)
         if kind.__module__.startswith("triton.") and "fn" in getattr(value, "__dict__", {}):
-            self._refer({name: vars(value)[name] for name in _OF_TRITON if name in vars(value)})
+            self._refer({name: vars(value)[name] for name in OF_TRITON if name in vars(value)})
             return
         kept = {}
         for each in kind.__mro__:
@@ -411,7 +352,7 @@ def _roots(place: str, name: str, closure: Mapping[str, Any], function: types.Fu
 
 @functools.lru_cache(maxsize=10_000)
 def _mentions(code: types.CodeType) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
-    """What code and the functions in it look up.
+    """The names that code and the functions in it look up.
 
     Returns:
         Of each name that is no local variable where it is looked up, the name, and the attributes that are read from it
@@ -474,11 +415,11 @@ def _path(steps: Sequence[dis.Instruction], at: int) -> Iterator[str]:
 def _is_pure(module: str, name: str) -> bool:
     """Whether results of a library's function or class follow from its arguments."""
     name = name.partition(".")[0]
-    return (module in _PURE and name not in _IMPURE_IN.get(module, ())) or name in _PURE_IN.get(module, ())
+    return (module in PURE and name not in IMPURE_IN.get(module, ())) or name in PURE_IN.get(module, ())
 
 
 def _is_pure_module(module: types.ModuleType) -> bool:
-    return module.__name__ in _PURE and _is_library(module)
+    return module.__name__ in PURE and _is_library(module)
 
 
 def _is_held(value: Any, module: types.ModuleType | None, name: str) -> bool:

@@ -1,8 +1,8 @@
 // The choice of depthwise_conv2d and of its gradients. What is done to arguments before the choice is done as
 // the host functions do it (operators/depthwise_conv2d/host.h and cuda/problem.cuh).
 
-#include "../../operators/depthwise_conv2d/cuda/policy.h"
-#include "predicted.h"
+#include <torchgraft/detail/predicted.h>
+#include "cuda/policy.h"
 
 namespace torchgraft::predicted {
 namespace {

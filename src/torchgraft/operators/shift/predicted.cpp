@@ -1,7 +1,7 @@
 // The choice of shift and of its gradients (operators/shift/cuda/dispatch.h).
 
-#include "../../operators/shift/cuda/policy.h"
-#include "predicted.h"
+#include <torchgraft/detail/predicted.h>
+#include "cuda/policy.h"
 
 namespace torchgraft::predicted {
 namespace {

@@ -1,6 +1,6 @@
 // The C function that predicting.py calls.
 
-#include "predicted.h"
+#include <torchgraft/detail/predicted.h>
 
 namespace torchgraft::predicted {
 namespace {

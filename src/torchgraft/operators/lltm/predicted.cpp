@@ -3,8 +3,8 @@
 // of as many blocks as there is one multiprocessor for each. So small kernels that wait for each other may be
 // chosen for a few more rows.
 
-#include "../../operators/lltm/cuda/policy.h"
-#include "predicted.h"
+#include <torchgraft/detail/predicted.h>
+#include "cuda/policy.h"
 
 namespace torchgraft::predicted {
 namespace {
@@ -80,11 +80,15 @@ Names sequence(const Arguments& arguments, const Gpu& gpu) {
 Names sequence_grads(const Arguments& arguments, const Gpu& gpu) {
   const Argument& input = arguments[0];
   const int64_t units = arguments[3].sizes[1];
-  if (input.sizes[1] == 0) return {};
+  Names names;
+  if (input.sizes[1] > 0) {
+    names.push_back(
+        choose(kBackwardRules, recurrence(input, units, true, arguments[10].number != 0, gpu)).name);
+  }
   const RowsProblem rows = {input.sizes[0] * input.sizes[1], input.sizes[2], units, input.element_bytes,
                             gpu.multiprocessors};
-  return {choose(kBackwardRules, recurrence(input, units, true, arguments[10].number != 0, gpu)).name,
-          choose(kSequenceGradsRules, rows).name};
+  names.push_back(choose(kSequenceGradsRules, rows).name);
+  return names;
 }
 
 RowsProblem cell_problem(const Argument& input, int64_t units, const Gpu& gpu) {
