@@ -9,14 +9,30 @@ from dataclasses import replace
 import pytest
 
 from choice import build
-from test_depthwise_choice import Call
+from choice.depthwise import Call
 
-BATCH = Call(element_bytes=2, images=(64, 1024, 8, 8), kernel=13)
-LARGE = Call(element_bytes=2, images=(64, 128, 56, 56), kernel=17)
-SMALL = Call(element_bytes=2, images=(128, 96, 56, 56), kernel=7)
-NCHW = Call(element_bytes=2, images=(128, 96, 56, 56), kernel=7, direction="weight_grad")
-WIDE = replace(NCHW, images=(64, 128, 56, 56), kernel=31)
-NHWC = Call(element_bytes=2, layout="NHWC", images=(128, 96, 56, 56), kernel=7, direction="weight_grad")
+PAIRS = ("kernel", "stride", "dilation", "padding", "padding_behind")
+
+
+def fields(given):
+    """Fields of a Call: one number stands for rows and columns."""
+    return {name: (each, each) if name in PAIRS and isinstance(each, int) else each for name, each in given.items()}
+
+
+def make(**given):
+    return Call(**fields(given))
+
+
+def with_fields(call, **given):
+    return replace(call, **fields(given))
+
+
+BATCH = make(element_bytes=2, images=(64, 1024, 8, 8), kernel=13)
+LARGE = make(element_bytes=2, images=(64, 128, 56, 56), kernel=17)
+SMALL = make(element_bytes=2, images=(128, 96, 56, 56), kernel=7)
+NCHW = make(element_bytes=2, images=(128, 96, 56, 56), kernel=7, question="weight_grad")
+WIDE = with_fields(NCHW, images=(64, 128, 56, 56), kernel=31)
+NHWC = make(element_bytes=2, layout="NHWC", images=(128, 96, 56, 56), kernel=7, question="weight_grad")
 
 
 def same_size(*kernel):
@@ -40,7 +56,7 @@ PLANS = {
     ),
     "batch: chunks": (
         "bands_batch",
-        (replace(BATCH, images=(16, 512, 14, 14)), "images=16 chunks=1"),
+        (with_fields(BATCH, images=(16, 512, 14, 14)), "images=16 chunks=1"),
         ({"images": (17, 512, 14, 14)}, "images=32 chunks=1"),
         # Two blocks a multiprocessor.
         ({"images": (64, 264, 14, 14)}, "images=64 chunks=1"),
@@ -51,7 +67,7 @@ PLANS = {
     ),
     "batch: pieces": (
         "bands_batch",
-        (replace(BATCH, images=(64, 16, 9, 16)), "piece=8 vector=8"),
+        (with_fields(BATCH, images=(64, 16, 9, 16)), "piece=8 vector=8"),
         ({"alignment": 8}, "piece=4 vector=1"),
         ({"alignment": 4}, "piece=2"),
         ({"alignment": 2}, "piece=1"),
@@ -62,8 +78,8 @@ PLANS = {
         ({"images": (64, 16, 9, 15)}, "piece=1 vector=1"),
         ({"images": (64, 12, 9, 7)}, "piece=1 vector=1"),
         # The sources of an input gradient are what the forward pass returns.
-        ({"images": (64, 16, 9, 15), "direction": "input_grad", "padding": (6, 5)}, "piece=1"),
-        ({"images": (64, 16, 9, 16), "direction": "input_grad", "padding": (6, 5)}, "piece=2"),
+        ({"images": (64, 16, 9, 15), "question": "input_grad", "padding": (6, 5)}, "piece=1"),
+        ({"images": (64, 16, 9, 16), "question": "input_grad", "padding": (6, 5)}, "piece=2"),
     ),
     "large: octets": (
         "bands_large",
@@ -77,7 +93,7 @@ PLANS = {
     "large: images of a round": (
         "bands_large",
         # Eight warps of eight units, each a pair of rows.
-        (replace(LARGE, images=(64, 128, 16, 16)), "images=8 rounds=1 chunks=8"),
+        (with_fields(LARGE, images=(64, 128, 16, 16)), "images=8 rounds=1 chunks=8"),
         ({"images": (64, 128, 17, 17)}, "images=7 chunks=10"),
         ({"images": (3, 128, 16, 16)}, "images=3 chunks=1"),
         ({"images": (64, 128, 128, 16)}, "images=1"),
@@ -89,7 +105,7 @@ PLANS = {
     "large: rounds of a block": (
         "bands_large",
         # Eight blocks a multiprocessor.
-        (replace(LARGE, images=(33, 128, 40, 40)), "images=3 rounds=1 chunks=11"),
+        (with_fields(LARGE, images=(33, 128, 40, 40)), "images=3 rounds=1 chunks=11"),
         ({"images": (48, 128, 40, 40)}, "images=3 rounds=1 chunks=16"),
         ({"images": (51, 128, 40, 40)}, "images=3 rounds=2 chunks=9"),
         ({"images": (51, 128, 40, 40), "multiprocessors": 264}, "images=3 rounds=1 chunks=17"),
@@ -153,7 +169,7 @@ PLANS = {
     ),
     "diagonals NCHW: copies": (
         "diagonals_nchw_7x2",
-        (replace(WIDE, **same_size(7, 7)), "input_unit=4 grad_unit=8 shift=1 places=0"),
+        (with_fields(WIDE, **same_size(7, 7)), "input_unit=4 grad_unit=8 shift=1 places=0"),
         # Two octets hold the windows of nine columns.
         (same_size(7, 9), "input_unit=4 shift=0"),
         (same_size(7, 5), "input_unit=4 shift=2"),
@@ -223,7 +239,7 @@ def rows():
     for name, (kernel, (call, held), *changes) in PLANS.items():
         yield name, kernel, call, held
         for change, changed in changes:
-            yield name, kernel, replace(call, **change), changed
+            yield name, kernel, with_fields(call, **change), changed
 
 
 ROWS = list(rows())

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from reports import ENVIRONMENT, ROOFS, make_report, make_row
 from torchgraft import Operator
-from torchgraft.benchmarking import Subject, cpp_calls, load, measure_overhead, memory, suite
+from torchgraft.benchmarking import CalledOperator, cpp_calls, load, measure_overhead, memory, suite
 from torchgraft.benchmarking.live import LiveBench, print_report
 from torchgraft.benchmarking.load import Load, LoadReading, LoadWatch, others_between, take_reading
 from torchgraft.benchmarking.page import render_page
@@ -283,7 +283,7 @@ class TestFigures:
     @pytest.mark.parametrize(("others", "told"), [((1.7,), True), ((*[1.7] * 40, 0.0), False), ((0.0,), False)])
     def test_the_quietest_round_of_calls_decides(self, others, told):
         machine, waited = Busy(*others), []
-        subject = Subject("twice", Operator.registered["torchgraft::mul_constant"], (torch.ones(8), 2.0))
+        subject = CalledOperator("twice", Operator.registered["torchgraft::mul_constant"], (torch.ones(8), 2.0))
         found = measure_overhead([subject], 0.05, on_wait=waited.append, watch=machine.watch(patience=3.0))
         said = "These calls were timed while other programs kept up to 1.7 of 2 processors busy, although the run had"
         notes = found.tables()[0].notes
@@ -295,7 +295,7 @@ class TestFigures:
     def test_calls_from_cpp_are_told_likewise(self, others, monkeypatch):
         machine, waited = Busy(others), []
         monkeypatch.setattr(cpp_calls, "_in_cpp", lambda subjects, seconds: {each.name: 0.4 for each in subjects})
-        subject = Subject("twice", Operator.registered["torchgraft::mul_constant"], (torch.ones(8), 2.0))
+        subject = CalledOperator("twice", Operator.registered["torchgraft::mul_constant"], (torch.ones(8), 2.0))
         found = cpp_calls.measure_cpp_calls([subject], 0.05, waited.append, machine.watch(patience=3.0))
         said = "These calls were timed while other programs kept up to 1.7 of 2 processors busy, although the run had"
         assert any(note.startswith(said) for note in found.tables()[0].notes) == bool(others) == bool(waited)
