@@ -5,6 +5,7 @@ One of them is always chosen, one is wrong and never chosen, no sample reaches t
 
 import io
 import json
+import re
 import shlex
 
 import pytest
@@ -215,5 +216,6 @@ def test_a_benchmark_times_each_kernel_in_the_rows_that_it_supports(monkeypatch)
     console = Console(file=io.StringIO(), width=100)
     print_suite(console, report.rows)
     shown = console.file.getvalue()
-    assert "kernel" not in shown.splitlines()[1]
+    # Beside the kernel that was chosen; what others take stands below.
+    assert not re.search("kernel (plain|pairs)", shown.splitlines()[1])
     assert "  kernel pairs           refused" in shown

@@ -304,7 +304,7 @@ class TestFigures:
     @pytest.mark.parametrize("others", [1.7, 0.0])
     def test_memory_waits_before_it_begins(self, others, monkeypatch):
         machine, told = Machine(others), []
-        monkeypatch.setattr(memory, "Watch", lambda device, patience: machine.watch(patience))
+        monkeypatch.setattr(memory, "LoadWatch", lambda device, patience: machine.watch(patience))
         found = memory.measure_memory([], CPU, torch.float32, told.append)
         said = "The measurement began while other programs kept up to 1.7 of 2 processors busy"
         assert any(note.startswith(said) for note in found.tables()[0].notes) == bool(others)

@@ -33,7 +33,7 @@ ASK = """
 import os
 
 import torch
-from torchgraft import precision
+from torchgraft.kernels import precision
 
 def state():
     backends = torch.backends

@@ -69,7 +69,9 @@ def test_nothing_is_timed_for_a_device_that_is_not_here(others):
 
 
 def test_devices_have_the_memory_that_the_emulator_gives_them():
-    rows = re.findall(r"\{(\d+), (\d+) << 10, \d+, (\d+) << 10,", (PACKAGE / "emulation/emulation.cpp").read_text())
+    rows = re.findall(
+        r"\{(\d+), (\d+) << 10, \d+, (\d+) << 10,", (PACKAGE / "emulation/emulator/device.cpp").read_text()
+    )
     assert {int(each[0]): (int(each[1]), int(each[2])) for each in rows} == predicting._SHARED_KIB
 
 

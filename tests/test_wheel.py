@@ -154,7 +154,7 @@ def test_the_layout_for_kernels_has_a_folder_for_each_kind_of_machine(made, tmp_
         for name in source.namelist():
             archive.writestr(name, source.read(name))
         archive.writestr("scaled/lib/scaled_cuda.so", "")
-    libraries = (wheel.Library("scaled/lib/scaled_cuda.so", 0, ("9.0",)),)
+    libraries = (wheel.WheelLibrary("scaled/lib/scaled_cuda.so", 0, ("9.0",)),)
     cuda = wheel.Wheel(with_cuda, 0, libraries, {}, 0)
     with pytest.raises(BuildError, match="give the CUDA version that compiled it"):
         hub.lay_out(cuda, tmp_path / "hub")

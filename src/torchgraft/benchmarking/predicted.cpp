@@ -34,7 +34,7 @@ Arguments read(const int64_t* numbers, int64_t count) {
 
 // The names of the kernels, a line each, valid until the next call; null if the operator is not known.
 // `numbers`: the arguments, as `read` takes them.
-extern "C" __attribute__((visibility("default"))) const char* torchgraft_predict(
+extern "C" __attribute__((weak, visibility("default"))) const char* torchgraft_predict(
     const char* op, int architecture, int multiprocessors, int64_t shared_of_block,
     int64_t shared_of_multiprocessor, const int64_t* numbers, int64_t count) {
   using namespace torchgraft::predicted;
