@@ -1,8 +1,7 @@
 """Operator: one declaration from which everything follows that a PyTorch operator has.
 
 An operator means what its reference computes; its kernels compute the same, faster. Each kernel is registered under
-two names: a public one, `namespace::name`, that autograd knows, and a raw one, `namespace::_name`, that it does not.
-torchgraft/operator/call.py decides which of the two a call takes, and what is wrapped around it.
+two names, and torchgraft/operator/call.py decides which of the two a call takes: see docs/design/calls.md.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ from torchgraft.version import __version__
 
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 _Policy = TypeVar("_Policy", bound=Callable[..., str])
-
 
 _declarations = itertools.count()
 
@@ -189,8 +187,8 @@ class Operator:
         # The library that defines the names, and what it defines.
         self._definitions: Any = None
         self._schemas = schemas_of(declaration)
-        self.names: Names
         self._library: torch.library.Library
+        self.names: Names
 
     @property
     def name(self) -> str:
@@ -303,9 +301,8 @@ class Operator:
         """Defines both names in PyTorch."""
         for text, tags in self._schemas:
             self._definitions.define(text, tags=tags)
-        namespace = getattr(torch.ops, self.namespace)
-        overloads = (getattr(namespace, name).default for name in (self.name, f"_{self.name}"))
-        return Names(self.declaration, *overloads)
+        packets = (getattr(getattr(torch.ops, self.namespace), name) for name in (self.name, f"_{self.name}"))
+        return Names(self.declaration, *(packet.default for packet in packets))
 
     def _renew_call(self) -> None:
         """Sets what calling the Operator does if all arguments are given in the order of the schema.
@@ -399,8 +396,7 @@ class Operator:
         return __version__, self._schemas[1][0], results, torch.get_default_dtype, kernels, sharding
 
     def _meaning(self) -> tuple[Any, ...]:
-        """Everything that results of a call in Python follow from, where tensors have no data."""
-        said = self.declaration
+        said = self.declaration  # results of a call in Python follow from this where tensors have no data
         return self._taken_for_granted(), said.reference, said.autocast, said.kernels, said.compile, said.dtypes_of
 
     def __call__(self, /, *arguments: Any, **named: Any) -> Any:
@@ -462,7 +458,7 @@ class Operator:
         """A decorator: registers a function that chooses the kernel of each call on a kind of device.
 
         The function takes all arguments of the schema, in its order, and returns the name of a kernel; `'compiled'` is
-        that of the compiled library. Without a policy that goes first, and then the kernel that was registered first.
+        that of the compiled library. Without a policy that goes first, and then the kernel registered first.
 
         Args:
             device: the kind of device, 'cpu' or 'cuda'.
@@ -485,7 +481,7 @@ class Operator:
         self.declaration.explain(*arguments)
 
     def recover(self, error: Exception, arguments: Sequence[Any]) -> Any:
-        """Raises what a person can use for an error of a call: see `torchgraft.operator.errors.make_recover`."""
+        """Raises a clear error for one that a call raised: see `torchgraft.operator.errors.make_recover`."""
         return make_recover(self.names)(error, arguments)
 
     @property
