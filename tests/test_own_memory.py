@@ -122,6 +122,16 @@ class TestReferenceOfAnOperatorThatWrites:
         assert [each.tolist() for each in found] == list(after)
 
 
+    @pytest.mark.parametrize("needs_grad", [False, True])
+    def test_returns_no_view_of_an_argument_that_is_only_read(self, declare, needs_grad):
+        operator = declare(
+            "(Tensor(a!) total, Tensor x) -> Tensor", lambda total, x: (total + x.detach(), x.view(-1)), kernels={}
+        )
+        x = torch.ones(2, requires_grad=needs_grad) * 1
+        operator(torch.zeros(2), x).add_(1)
+        assert x.tolist() == [1.0, 1.0]
+
+
 class TestReferenceInThePlaceOfAKernel:
     """Nothing tells from a result what computed it: it never is a view of an argument."""
 

@@ -40,7 +40,7 @@ def answer_by_reference(operator: Declaration, arguments: Sequence[Any]) -> Any:
             f" got {len(values)} values"
         )
     # A value may be an argument, or a view of one, that is written to before the value is read.
-    values = with_own_memory(values, [old for _, old in mutated])
+    values = with_own_memory(values, arguments)
     for (_, old), new in zip(mutated, values, strict=False):
         for to, value in zip(tensors_in([old]), tensors_in([new]), strict=True):
             to.detach().copy_(value.detach())
