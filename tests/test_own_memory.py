@@ -44,8 +44,13 @@ class TestKernelInPython:
             ("(Tensor x) -> Tensor", lambda x: x.sum().expand(x.shape), "result 0 .* has elements that share memory"),
             ("(Tensor x) -> Tensor", lambda x: (x * 1j).conj(), "result 0 .* is a lazy conjugate"),
             ("(Tensor(a!) x) -> Tensor", lambda x: x.add_(1), "result 0 .* shares memory"),
+            ("(Tensor x) -> Tensor", lambda x: torch.from_dlpack(x), "result 0 .* shares memory"),
+            ("(Tensor x) -> Tensor", torch.inference_mode()(lambda x: x * 2), "result 0 .* is an inference tensor"),
         ],
-        ids=["itself", "a view", "twice", "parts of one", "the list", "expanded", "conjugate", "what it writes to"],
+        ids=[
+            *("itself", "a view", "twice", "parts of one", "the list", "expanded", "conjugate", "what it writes to"),
+            *("another storage", "inference"),
+        ],
     )
     def test_must_return_new_tensors(self, declare, signature, kernel, problem):
         operator = declare(signature, lambda *arguments: None, output=lambda *arguments: None)
@@ -121,7 +126,6 @@ class TestReferenceOfAnOperatorThatWrites:
         found = [*arguments, *([] if result is None else [result])]
         assert [each.tolist() for each in found] == list(after)
 
-
     @pytest.mark.parametrize("needs_grad", [False, True])
     def test_returns_no_view_of_an_argument_that_is_only_read(self, declare, needs_grad):
         operator = declare(
@@ -156,6 +160,22 @@ class TestReferenceInThePlaceOfAKernel:
             x = torch.zeros(2, 3)
             call(x).add_(1)
             assert not x.any()
+
+    @pytest.mark.parametrize(
+        "reference",
+        [lambda x: (y := x.exp(), y.view(-1)), lambda x: 2 * (x + 1,), lambda x: 2 * (x.sum().expand(x.shape),)],
+        ids=["a view of a result", "one result twice", "expanded"],
+    )
+    @pytest.mark.parametrize("path", ["eager", "compiled"])
+    def test_shares_no_memory_among_its_results(self, declare, path, reference):
+        operator = declare("(Tensor x) -> (Tensor, Tensor)", reference, kernels={"cpu": (torch.float32,)})
+        call = operator if path == "eager" else compiled(lambda x: operator(x))
+        one, other = call(torch.zeros(2, dtype=torch.float64))
+        before = other.clone()
+        one.add_(1)
+        assert torch.equal(other, before)
+        one[0] = 9
+        assert one[1] != 9
 
     def test_of_one_that_pytorch_computes_everywhere_is_what_pytorch_returns(self, declare):
         operator = declare("(Tensor x) -> Tensor", lambda x: x.t(), kernels="reference", compile="reference")

@@ -84,7 +84,7 @@ class PythonKernels:
         # Autocast has cast what the declaration says, and would cast all else that the kernel is made of.
         with pytorch.triton_called_directly() if is_wrapped else nullcontext(), no_autocast(arguments):
             results = self.kernels[name](*arguments)
-        expect_own_memory(self.declaration.name, f"the kernel {name!r}", results, arguments)
+        expect_own_memory(self.declaration.name, f"the kernel {name!r}", results, arguments, by_address=True)
         return results
 
 
