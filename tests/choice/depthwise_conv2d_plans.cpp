@@ -11,23 +11,12 @@
 #include "cuda/diagonals/nchw_plan.h"
 #include "cuda/diagonals/nhwc_plan.h"
 #include "cuda/problem.h"
+#include "plans.h"
 
 namespace {
 
 using namespace torchgraft::depthwise;
 using namespace torchgraft::depthwise::cuda;
-
-std::istream& operator>>(std::istream& in, Extent& extent) {
-  return in >> extent.input >> extent.output >> extent.kernel >> extent.stride >> extent.padding >>
-         extent.dilation;
-}
-
-template <typename... Values>
-void write(const Values&... values) {
-  bool is_name = true;
-  ((std::cout << values << (is_name ? '=' : ' '), is_name = !is_name), ...);
-  std::cout << '\n';
-}
 
 void plan_batch(const Problem& problem) {
   const BatchShape& shape = kBatchShapes[batch_shape(problem.geometry, problem.transposed)];

@@ -8,23 +8,12 @@
 #include "cuda/slide/columns_plan.h"
 #include "cuda/slide/correlate_mma_plan.h"
 #include "cuda/slide/weight_grad_mma_plan.h"
+#include "plans.h"
 
 namespace {
 
 using namespace torchgraft::depthwise;
 using namespace torchgraft::depthwise::cuda;
-
-std::istream& operator>>(std::istream& in, Extent& extent) {
-  return in >> extent.input >> extent.output >> extent.kernel >> extent.stride >> extent.padding >>
-         extent.dilation;
-}
-
-template <typename... Values>
-void write(const Values&... values) {
-  bool is_name = true;
-  ((std::cout << values << (is_name ? '=' : ' '), is_name = !is_name), ...);
-  std::cout << '\n';
-}
 
 template <typename Shape>
 void plan_correlate(const Geometry& geometry, bool transposed, const SlideDevice& device) {

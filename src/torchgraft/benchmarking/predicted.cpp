@@ -5,7 +5,7 @@
 namespace torchgraft::predicted {
 namespace {
 
-// What is behind a number of the list: nothing, a number, or a tensor.
+// The kind of an argument in the list: nothing, a number, or a tensor.
 enum Kind : int64_t { kNothing, kNumber, kTensor };
 
 Arguments read(const int64_t* numbers, int64_t count) {

@@ -21,7 +21,7 @@ constexpr Architecture kArchitectures[] = {
 };
 constexpr int kCompiledFor = EMULATED_CUDA_ARCH / 10;
 
-// What is allowed on one device is not allowed on another one.
+// The permission is per device: a kernel that has it on one device does not have it on another.
 std::pair<int, const void*> on_this_device(const void* function) {
   return {architecture().capability, function};
 }

@@ -28,7 +28,7 @@ constexpr size_t kMostSharedUnasked = 48 << 10;
 constexpr int kMostOfCluster = 16;
 constexpr int kMostOfClusterUnasked = 8;
 
-// What a kernel declares in its body. It is known once the first thread of the kernel has run so far.
+// The declarations in the body of a kernel, known once its first thread has passed them.
 struct Declarations {
   int most_threads = 1024;
   size_t static_shared = 0;

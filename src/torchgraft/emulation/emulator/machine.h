@@ -27,7 +27,7 @@ namespace emulation {
 
 // Shared memory is filled with these bytes before it is used: no number, in every floating type.
 constexpr unsigned char kPoison = 0xff;
-// As many bytes of poison lie between arrays of shared memory, where a write is found afterwards.
+// The bytes of poison between arrays of shared memory, where a write is found afterwards.
 constexpr size_t kGuardBytes = 256;
 // The memory in which a block has its arrays, with their guards.
 constexpr size_t kArenaBytes = kMostShared + 64 * kGuardBytes;
@@ -108,7 +108,7 @@ struct Crossing {
 };
 
 struct Machine {
-  // What outlives a launch.
+  // State that outlives a launch.
   std::mutex mutex;
   uint32_t epochs = 0;
   uint32_t grid_epochs = 0;

@@ -25,7 +25,7 @@ struct WeightGradRow {
   int64_t tap_step;
   int64_t taps;
 
-  // Of each row of the output gradient:
+  // For each row of the output gradient:
   const A* const* output_grads = nullptr;
   const A* const* inputs = nullptr;  // for each kernel row that meets the image: column 0 of the input's row,
   A* const* sums = nullptr;          // and the sums of the kernel's row, in vectors
