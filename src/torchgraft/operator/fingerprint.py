@@ -343,7 +343,7 @@ def _roots(place: str, name: str, closure: Mapping[str, Any], function: types.Fu
     """The value of a name that a function spells, if there is one yet."""
     if place == "module":
         yield sys.modules[name]
-    built_in: Mapping[str, Any] = function.__builtins__  # type: ignore[attr-defined]
+    built_in: Mapping[str, Any] = function.__builtins__
     for names in (closure,) if place == "closure" else (function.__globals__, built_in):
         if name in names:
             yield names[name]
