@@ -37,14 +37,29 @@ _OF_CALLERS = {
     "sharding",
     "vmap",
 }
+# What takes the most of these, and depends on the schema: of two operators, with one result and with several.
+_OF_SCHEMAS = {"aot_inductor", "memory"}
+_TWO_SCHEMAS = {"depthwise_conv2d", "lltm"}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Marks as slow what is asked of an operator's gradients where the operator itself is asked it in any case."""
+    """Marks as slow what repeats a proof that is asked in any case: `make test-slow` asks every job of every operator.
+
+    Gradients are operators too. What callers need is asked of the operator itself, and of the dtypes of two bytes,
+    which share their kernels' code, bfloat16.
+    """
+    # Of xdist, the process that hands out tests collects nothing, and need not import it.
+    import torch
+
     for item in items:
         job = getattr(item, "callspec", None) and item.callspec.params.get("job")
-        if job and job.property_name in _OF_CALLERS and job.name.endswith(("_grad", "_grads")):
+        if not job:
+            continue
+        of_gradient = job.name.endswith(("_grad", "_grads"))
+        if (of_gradient and (job.property_name in _OF_CALLERS or job.dtype == torch.float16)) or (
+            job.property_name in _OF_SCHEMAS and job.name not in _TWO_SCHEMAS
+        ):
             item.add_marker(pytest.mark.slow)
 
 

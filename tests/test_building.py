@@ -81,6 +81,7 @@ def test_a_users_kernel_is_built_and_found(kernel, tmp_path):
         build("building", [broken], tmp_path)
 
 
+@pytest.mark.slow
 def test_several_build_in_one_folder_at_once(kernel, tmp_path):
     program = "import sys; from pathlib import Path; from torchgraft.building import build\n"
     program += "build('building', [Path(sys.argv[1])], Path(sys.argv[2]))"
@@ -108,6 +109,7 @@ def test_a_library_that_is_loaded_keeps_what_it_had_when_it_is_built_anew(tmp_pa
     assert "[0.0, 4.0, 8.0, 12.0, 16.0]" in run_with(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_loop_for_threads_that_a_sanitizer_knows(kernel, tmp_path):
     # The loop alone, without the sanitizer, whose runtime would have to be loaded first.
     unsanitized = tmp_path / "cpu.cpp"

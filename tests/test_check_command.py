@@ -462,6 +462,7 @@ def test_our_own_kernels_hold_under_sanitizers():
     assert done.exit_code == 0, done.output
 
 
+@pytest.mark.slow
 def test_sanitizers_find_what_no_result_shows(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -71,6 +71,7 @@ def test_several_processes_do_as_one(outcomes, name):
         assert not each[name], f"process {rank}: {each[name]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_process_that_dies_ends_the_others(world, tmp_path):
     backend, count = world

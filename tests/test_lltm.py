@@ -578,7 +578,7 @@ class TestLayer:
         torch.testing.assert_close(found, {name: parameter.grad for name, parameter in layer.named_parameters()})
 
 
-@pytest.mark.parametrize("layer", ["lltm", "lstm"])
+@pytest.mark.parametrize("layer", ["lltm", pytest.param("lstm", marks=pytest.mark.slow)])
 def test_the_example_runs(layer):
     example = Path(__file__).parent.parent / "examples/char_lltm.py"
     small = ["--steps", "3", "--hidden-size", "8", "--batch", "2", "--length", "5", "--device", "cpu"]

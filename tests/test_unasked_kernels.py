@@ -276,6 +276,7 @@ def found(folder, tmp_path_factory):
 class TestTheEmulator:
     pytestmark = needs_emulator
 
+    @pytest.mark.slow
     def test_a_right_kernel_holds_and_mistakes_are_found(self, found):
         _, shown, statuses = found
         assert statuses == {
@@ -295,17 +296,20 @@ class TestTheEmulator:
         assert "unasked::racing on emulated cuda in float32: data races: value" in shown
         assert "a race in shared memory: thread" in shown
 
+    @pytest.mark.slow
     def test_a_claimed_kernel_that_nobody_wrote_is_no_pass(self, found):
         report, *_ = found
         said = {each["operator"]: each["failure"]["message"] for each in report["results"] if each["failure"]}
         assert "has no kernel, so the reference would be compared with itself" in said["unasked::absent"]
         assert "no source registers a CUDA kernel of this name" in said["unasked::in_python"]
 
+    @pytest.mark.slow
     def test_a_failure_says_how_to_see_it_again(self, found):
         report, *_ = found
         agains = [each["failure"]["reproduce"] for each in report["results"] if each["failure"]]
         assert all("--device cuda --emulate" in again and "--sanitize" not in again for again in agains)
 
+    @pytest.mark.slow
     def test_the_report_says_that_no_gpu_ran_them(self, found):
         report, shown, _ = found
         assert list(report["environments"]) == ["emulated cuda"]
@@ -341,6 +345,7 @@ class TestTheEmulator:
         assert "'fro' was not declared in this scope" in shown
         assert {line["state"] for line in report["left_out"]} == {"not checked"}
 
+    @pytest.mark.slow
     def test_texts_of_load_inline_run_there(self, tmp_path):
         (tmp_path / "unasked_inline.py").write_text(INLINE)
         report, _ = report_of(
@@ -365,6 +370,7 @@ class TestTheEmulator:
         assert len(set(made)) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
 @pytest.mark.usefixtures("no_gpu")
 def test_nvcc_compiles_and_what_it_refuses_is_a_failure(folder, tmp_path):

@@ -543,6 +543,7 @@ def test_what_keeps_a_wheel_from_being_made_is_one_line(tmp_path, monkeypatch):
         wheel.make_wheel(tmp_path, tmp_path / "dist")
 
 
+@pytest.mark.slow
 def test_what_does_not_compile_says_the_first_error(tmp_path):
     package = write_package(tmp_path)
     source = package / "src/scaled/cpu.cpp"
