@@ -202,7 +202,7 @@ def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
     """The tensors that hold the memory of one: itself, or those that it is made of, as the shard of a DTensor is."""
     if type(tensor) is torch.Tensor:
         return [tensor]
-    if type(tensor) is _functional_tensor():
+    if is_functional(tensor):
         return [tensor.elem]  # type: ignore[attr-defined]
     if not is_traceable_wrapper_subclass(tensor):
         return [tensor]
@@ -210,15 +210,18 @@ def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
     return [part for name in names for part in parts_of(getattr(tensor, name))]
 
 
-def _functional_tensor() -> type:
+def is_functional(tensor: torch.Tensor) -> bool:
+    """Whether a tensor stands for another while a compiler traces."""
+    if type(tensor) is torch.Tensor:
+        return False
     from torch._subclasses.functional_tensor import FunctionalTensor
 
-    return FunctionalTensor
+    return isinstance(tensor, FunctionalTensor)
 
 
 def references_to_storage(storage: torch.UntypedStorage) -> int:
     """How many tensors, and objects in Python, hold a storage."""
-    count: int = torch._C._storage_Use_Count(storage._cdata)  # type: ignore[attr-defined]
+    count: int = torch._C._storage_Use_Count(storage._cdata)
     return count
 
 

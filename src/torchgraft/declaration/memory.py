@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from torchgraft._private import pytorch
 from torchgraft._private.pytorch import share_memory
@@ -38,12 +39,45 @@ def expect_own_memory(
         problem = _problem(result, others)
         if of_kernel and not problem:
             problem = _problem_of_memory(result, others)
+        if of_kernel and problem and not result.numel():
+            # It shares no element; `unkept` copies it.
+            problem = _problem(result, ()) or _problem_of_memory(result, ())
         if problem:
             raise ValueError(
                 f"{operator}: result {number} of {source} {problem}. It must be a new tensor, as torch.empty_like and"
                 " clone() make one"
             )
         others.append(result)
+
+
+# Results of kernels that a compiler traced, for as long as something holds them.
+_traced: Any = WeakTensorKeyDictionary()
+
+
+def traced_results(operator: str, source: str, results: Any, arguments: Sequence[Any]) -> Any:
+    """Results that a kernel made of a compiler's tensors, those without elements as copies.
+
+    Raises:
+        ValueError: as `expect_own_memory`; and where a result was there before, as it would be a part of the compiled
+            code.
+    """
+    results = tree_map_only(Tensor, lambda result: result.clone() if _is_empty(result) else result, results)
+    for number, result in enumerate(tensors_in(as_tuple(results))):
+        if not pytorch.is_functional(result) or result in _traced:
+            raise ValueError(
+                f"{operator}: result {number} of {source} is a tensor from before the call, and compiled code would"
+                " return the same at each call: make it at each call, or leave triton=True out"
+            )
+    # What these tensors are made of knows what views there are.
+    memory = tree_map_only(Tensor, lambda tensor: pytorch.parts_of(tensor)[0], (results, list(arguments)))
+    expect_own_memory(operator, source, *memory)
+    _traced.update((result, None) for result in tensors_in(as_tuple(results)))
+    return results
+
+
+def _is_empty(tensor: Tensor) -> bool:
+    """Whether a tensor is known to have no elements; sizes that a compiler does not know are not asked."""
+    return any(type(size) is int and size == 0 for size in tensor.shape)
 
 
 def _problem(result: Tensor, others: Sequence[Tensor]) -> str:
@@ -62,13 +96,17 @@ def _problem(result: Tensor, others: Sequence[Tensor]) -> str:
     if result.requires_grad:
         return "requires a gradient: call detach()"
     if type(result) is Tensor and result.__dict__:
-        return f"has attributes, which compiled code does not keep: {', '.join(result.__dict__)}"
+        # Compiled code leaves some of its own.
+        own = [name for name in result.__dict__ if not name.startswith("_dynamo")]
+        return f"has attributes, which compiled code does not keep: {', '.join(own)}" if own else ""
     return ""
 
 
 def _problem_of_memory(result: Tensor, others: Sequence[Tensor]) -> str:
     """The reason why the memory of a result is not its own, or is not to be written to; empty if there is none."""
     if type(result) is not Tensor:
+        if pytorch.is_functional(result):
+            return "is a compiler's tensor: the kernel kept it from when it was traced, and must make it at each call"
         return f"is a {type(result).__name__}, which compiled code takes for a Tensor: call as_subclass(torch.Tensor)"
     if result.is_inference() and not torch.is_inference_mode_enabled():
         return "is an inference tensor, which autograd cannot save: leave torch.inference_mode() out of the kernel"
@@ -98,7 +136,7 @@ def _overlaps_itself(tensor: Tensor) -> bool:
             known.append((size, step))
         elif type(step) is int and step == 0:
             return True
-    if not all(size for size, _ in known):
+    if _is_empty(tensor):
         return False
     reached = 0
     for size, step in sorted(known, key=lambda pair: pair[1]):
@@ -158,12 +196,10 @@ def unkept(results: Any) -> Any:
 
     A kernel that keeps a table and returns it at each call would give all its callers one memory.
     """
+    is_kept = sys.getrefcount(results) > _FRESH
     if isinstance(results, Tensor):
-        is_kept = sys.getrefcount(results) > _FRESH or _memory_is_kept(results)
-        return _copy(results) if is_kept else results
-    if isinstance(results, (list, tuple)):
-        return _unkept_inside(results, sys.getrefcount(results) > _FRESH)
-    return results
+        return _copy(results) if is_kept or _memory_is_kept(results) else results
+    return _unkept_inside(results, is_kept) if isinstance(results, (list, tuple)) else results
 
 
 def _unkept_inside(results: Sequence[Any], is_kept: bool) -> Sequence[Any]:

@@ -14,15 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from torchgraft import native
 from torchgraft._private import pytorch
 from torchgraft._private import triton as private_triton
 from torchgraft.declaration import Declaration
 from torchgraft.declaration.autocast import no_autocast
-from torchgraft.declaration.memory import expect_own_memory, unkept
+from torchgraft.declaration.memory import expect_own_memory, traced_results, unkept
 from torchgraft.declaration.schema import by_name, tensors_in
 from torchgraft.kernels.names import Names
 
@@ -262,10 +260,7 @@ def _show_to_compilers(names: Names, library: torch.library.Library) -> None:
         name = kernels.choose(arguments)
         with mode:
             results = kernels.kernels[name](*arguments)
-        # What these tensors are made of knows what views there are.
-        memory = tree_map_only(Tensor, lambda tensor: pytorch.parts_of(tensor)[0], (results, list(arguments)))
-        expect_own_memory(kernels.declaration.name, f"the kernel {name!r}", *memory)
-        return results
+            return traced_results(kernels.declaration.name, f"the kernel {name!r}", results, arguments)
 
     name = names.raw.name()
     torch.library.register_torch_dispatch(name, pytorch.functional_mode(), see_inside, lib=library)
