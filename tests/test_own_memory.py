@@ -234,6 +234,17 @@ class TestKernelInPython:
         operator.kernel("cpu", name="kernel")(lambda x: (x * 2, x.new_empty(0, 3)))
         assert [each.shape for each in operator(torch.ones(2, 3))] == [(2, 3), (0, 3)]
 
+    def test_may_be_called_after_a_graph_break(self, declare):
+        def halved(x):
+            return (x * 2).view(torch.int32)
+
+        operator = declare("(Tensor x) -> Tensor", halved, output=lambda x: torch.empty_like(x, dtype=torch.int32))
+        operator.kernel("cpu")(halved)
+        torch._dynamo.reset()
+        function = torch.compile(lambda x: operator(x), backend="aot_eager")
+        x = torch.ones(2, requires_grad=True)
+        assert torch.equal(function(x), operator(x))
+
     def test_may_return_what_compiled_code_returns(self, declare):
         inner = torch.compile(lambda x: x * 2, backend="aot_eager", dynamic=True)
         operator = declare("(Tensor x) -> Tensor", lambda x: x * 2)

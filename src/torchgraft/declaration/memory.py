@@ -95,7 +95,8 @@ def _problem(result: Tensor, others: Sequence[Tensor]) -> str:
         return "is a lazy conjugate or negative: call resolve_conj() and resolve_neg()"
     if result.requires_grad:
         return "requires a gradient: call detach()"
-    if type(result) is Tensor and result.__dict__:
+    # Where TorchDynamo traces a kernel's call, after a graph break, it cannot read attributes.
+    if type(result) is Tensor and not torch.compiler.is_dynamo_compiling() and result.__dict__:
         # Compiled code leaves some of its own.
         own = [name for name in result.__dict__ if not name.startswith("_dynamo")]
         return f"has attributes, which compiled code does not keep: {', '.join(own)}" if own else ""
