@@ -234,6 +234,7 @@ class TestKernelInPython:
         operator.kernel("cpu", name="kernel")(lambda x: (x * 2, x.new_empty(0, 3)))
         assert [each.shape for each in operator(torch.ones(2, 3))] == [(2, 3), (0, 3)]
 
+    @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace the builtin")
     def test_may_be_called_after_a_graph_break(self, declare):
         def halved(x):
             return (x * 2).view(torch.int32)
