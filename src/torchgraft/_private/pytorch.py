@@ -15,6 +15,8 @@ from typing import Any, NoReturn
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch._C import _functorch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_map_only
 
 # Under which PyTorch keeps the kernels of a kind of device.
 DEVICE_KEYS = {"cpu": "CPU", "cuda": "CUDA"}
@@ -194,6 +196,56 @@ def compilation() -> Any:
 
 # Whether two tensors have the same storage; False for those without one.
 share_memory: Callable[[torch.Tensor, torch.Tensor], bool] = torch._C._is_alias_of  # type: ignore[attr-defined]
+
+
+def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that hold the memory of one: itself, or those that it is made of, as the shard of a DTensor is."""
+    if type(tensor) is torch.Tensor:
+        return [tensor]
+    if is_functional(tensor):
+        return [tensor.elem]  # type: ignore[attr-defined]
+    if not is_traceable_wrapper_subclass(tensor):
+        return [tensor]
+    names, _ = tensor.__tensor_flatten__()
+    return [part for name in names for part in parts_of(getattr(tensor, name))]
+
+
+def is_functional(tensor: torch.Tensor) -> bool:
+    """Whether a tensor stands for another while a compiler traces."""
+    if type(tensor) is torch.Tensor:
+        return False
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    return isinstance(tensor, FunctionalTensor)
+
+
+def references_to_storage(storage: torch.UntypedStorage) -> int:
+    """How many tensors, and objects in Python, hold a storage."""
+    count: int = torch._C._storage_Use_Count(storage._cdata)
+    return count
+
+
+def answer_at_compilation(name: str, question: Callable[..., bool], names: Sequence[str]) -> Callable[[Any], None]:
+    """What answers a question about the tensors of a frame while TorchDynamo traces it, as it knows no memory itself.
+
+    Args:
+        name: of the local variable that gets the answer.
+        question: takes what the local variables hold, tensors and lists of them, as fake tensors.
+        names: of these variables.
+
+    Returns:
+        What `torch._dynamo.comptime.comptime` calls in that frame.
+    """
+
+    def answer(context: Any) -> None:
+        from torch._dynamo.variables import ConstantVariable
+
+        nodes = [context.get_local(each).as_proxy() for each in names]
+        values = tree_map_only(torch.fx.Proxy, lambda proxy: proxy.node.meta["example_value"], nodes)
+        frame = context._i_will_not_complain_if_bc_breaks_InstructionTranslator()
+        frame.symbolic_locals[name] = ConstantVariable.create(question(*values))
+
+    return answer
 
 
 def callee_of(operator: Any) -> Any:

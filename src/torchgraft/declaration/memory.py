@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from torchgraft._private import pytorch
 from torchgraft._private.pytorch import share_memory
@@ -16,37 +18,74 @@ from torchgraft.declaration.schema import tensors_in
 
 
 def expect_own_memory(
-    operator: str, source: str, results: Any, arguments: Sequence[Any], *, by_address: bool = False
+    operator: str, source: str, results: Any, arguments: Sequence[Any], *, of_kernel: bool = False
 ) -> None:
     """Raises ValueError if compiled code could not tell results from other tensors, or from other values.
 
     Compilers use memory again as soon as nothing reads it, and do not see that a result lies there. A tensor with a
-    conjugate or negative bit, or one that needs a gradient, is more than its sizes, strides and dtype say.
+    conjugate or negative bit, one that needs a gradient, and one of another class or with attributes of its own are
+    more than their sizes, strides and dtype say.
 
     Args:
         operator: its name, for the message.
         source: what returned the results, for the message: 'output', or a kernel.
         results: of the operator.
         arguments: of the call.
-        by_address: whether the tensors have memory that can be asked for its address. NumPy and DLPack give one memory
-            several storages.
+        of_kernel: whether a kernel returned the results. Their memory can be asked for its address, as NumPy and DLPack
+            give one memory several storages; and no compiler's classes stand for tensors.
     """
     others = list(tensors_in(arguments))
     for number, result in enumerate(tensors_in(as_tuple(results))):
         problem = _problem(result, others)
-        if by_address and not problem:
+        if of_kernel and not problem:
             problem = _problem_of_memory(result, others)
+        if of_kernel and problem and not result.numel():
+            # It shares no element; `unkept` copies it.
+            problem = _problem(result, ()) or _problem_of_memory(result, ())
         if problem:
             raise ValueError(
-                f"{operator}: result {number} of {source} {problem}. It must be a new tensor, as torch.empty_like makes"
-                " one"
+                f"{operator}: result {number} of {source} {problem}. It must be a new tensor, as torch.empty_like and"
+                " clone() make one"
             )
         others.append(result)
+
+
+# Results of kernels that a compiler traced, for as long as something holds them.
+_traced: Any = WeakTensorKeyDictionary()
+
+
+def traced_results(operator: str, source: str, results: Any, arguments: Sequence[Any]) -> Any:
+    """Results that a kernel made of a compiler's tensors, those without elements as copies.
+
+    Raises:
+        ValueError: as `expect_own_memory`; and where a result was there before, as it would be a part of the compiled
+            code.
+    """
+    results = tree_map_only(Tensor, lambda result: result.clone() if _is_empty(result) else result, results)
+    for number, result in enumerate(tensors_in(as_tuple(results))):
+        if not pytorch.is_functional(result) or result in _traced:
+            raise ValueError(
+                f"{operator}: result {number} of {source} is a tensor from before the call, and compiled code would"
+                " return the same at each call: make it at each call, or leave triton=True out"
+            )
+    # What these tensors are made of knows what views there are.
+    memory = tree_map_only(Tensor, lambda tensor: pytorch.parts_of(tensor)[0], (results, list(arguments)))
+    expect_own_memory(operator, source, *memory)
+    _traced.update((result, None) for result in tensors_in(as_tuple(results)))
+    return results
+
+
+def _is_empty(tensor: Tensor) -> bool:
+    """Whether a tensor is known to have no elements; sizes that a compiler does not know are not asked."""
+    return any(type(size) is int and size == 0 for size in tensor.shape)
 
 
 def _problem(result: Tensor, others: Sequence[Tensor]) -> str:
     """The reason why a result is more than its sizes, strides and dtype; empty if it is not."""
     # Each call of a kernel in Python comes here: loops without generators, and the cheap question first.
+    if result.layout != torch.strided or result.is_nested:
+        kind = "nested" if result.is_nested else str(result.layout)
+        return f"is {kind}: return the tensors that it is made of, as its values and indices, as results of their own"
     for other in others:
         if result is other or share_memory(result, other):
             return "shares memory with another result or with an argument"
@@ -54,11 +93,22 @@ def _problem(result: Tensor, others: Sequence[Tensor]) -> str:
         return "has elements that share memory, as those of expand()"
     if result.is_conj() or result.is_neg():
         return "is a lazy conjugate or negative: call resolve_conj() and resolve_neg()"
-    return "requires a gradient: call detach()" if result.requires_grad else ""
+    if result.requires_grad:
+        return "requires a gradient: call detach()"
+    # Where TorchDynamo traces a kernel's call, after a graph break, it cannot read attributes.
+    if type(result) is Tensor and not torch.compiler.is_dynamo_compiling() and result.__dict__:
+        # Compiled code leaves some of its own.
+        own = [name for name in result.__dict__ if not name.startswith("_dynamo")]
+        return f"has attributes, which compiled code does not keep: {', '.join(own)}" if own else ""
+    return ""
 
 
 def _problem_of_memory(result: Tensor, others: Sequence[Tensor]) -> str:
     """The reason why the memory of a result is not its own, or is not to be written to; empty if there is none."""
+    if type(result) is not Tensor:
+        if pytorch.is_functional(result):
+            return "is a compiler's tensor: the kernel kept it from when it was traced, and must make it at each call"
+        return f"is a {type(result).__name__}, which compiled code takes for a Tensor: call as_subclass(torch.Tensor)"
     if result.is_inference() and not torch.is_inference_mode_enabled():
         return "is an inference tensor, which autograd cannot save: leave torch.inference_mode() out of the kernel"
     first, last = _addresses(result)
@@ -80,10 +130,14 @@ def _addresses(tensor: Tensor) -> tuple[int, int]:
 
 def _overlaps_itself(tensor: Tensor) -> bool:
     """Whether elements of a tensor may lie at one place; for layouts that PyTorch makes."""
-    # Sizes that a compiler does not know are not asked: it would compile for each of them.
-    pairs = zip(tensor.shape, tensor.stride(), strict=True)
-    known = [pair for pair in pairs if all(type(number) is int for number in pair)]
-    if not all(size for size, _ in known):
+    # Sizes that a compiler does not know are not asked: it would compile for each of them. None of them is 0 or 1.
+    known = []
+    for size, step in zip(tensor.shape, tensor.stride(), strict=True):
+        if type(size) is int and type(step) is int:
+            known.append((size, step))
+        elif type(step) is int and step == 0:
+            return True
+    if _is_empty(tensor):
         return False
     reached = 0
     for size, step in sorted(known, key=lambda pair: pair[1]):
@@ -95,47 +149,105 @@ def _overlaps_itself(tensor: Tensor) -> bool:
 
 
 def with_own_memory(results: Any, arguments: Sequence[Any]) -> Any:
-    """Results, each a copy if it shares memory with an argument or with a result before it.
+    """Results, each a copy if it shares memory with an argument, with a result before it, or with itself.
 
-    Nobody can tell what memory the tensors of a torch.func transform have: there each result is a copy.
+    For references, which may return views. Nobody can tell what memory the tensors of a torch.func transform have:
+    there each result is a copy. TorchDynamo traces it.
     """
-    if pytorch.transform_active():
-        return tree_map_only(Tensor, Tensor.clone, results)
+    always = pytorch.transform_active()
     others = list(tensors_in(arguments))
-
-    def copied(result: Any) -> Any:
-        if isinstance(result, (list, tuple)):
-            return type(result)(map(copied, result))
-        if not isinstance(result, Tensor):
-            return result
-        is_shared = any(result is other or share_memory(result, other) for other in others)
-        if is_shared or (not result.is_contiguous() and _overlaps_itself(result)):
-            result = result.clone()
-        others.append(result)
-        return result
-
-    return copied(results)
-
-
-def without_views(results: Any, arguments: Sequence[Any]) -> Any:
-    """Results, each a copy if it is an argument, a result before it, a view of these, or expanded.
-
-    For TorchDynamo, which knows no memory.
-    """
-    bases = [each if each._base is None else each._base for each in tensors_in(arguments)]
 
     def copied(result: Any) -> Any:
         if isinstance(result, (list, tuple)):
             return [copied(each) for each in result]
         if not isinstance(result, Tensor):
             return result
-        base = result if result._base is None else result._base
-        is_shared = 0 in result.stride()
-        for each in bases:
-            is_shared = is_shared or base is each
-        if is_shared:
+        if always or (_is_shared_where_traced if is_compiling() else _is_shared)(result, others):
             return result.clone()
-        bases.append(base)
+        others.append(result)
         return result
 
-    return copied(results)
+    is_compiling = torch.compiler.is_dynamo_compiling
+    return tuple(copied(results)) if isinstance(results, tuple) else copied(results)
+
+
+def _is_shared(result: Tensor, others: Sequence[Tensor]) -> bool:
+    """Whether a result is one of other tensors, or shares memory with one or with itself."""
+    parts = pytorch.parts_of(result)
+    for other in others:
+        if result is other or any(share_memory(part, each) for part in parts for each in pytorch.parts_of(other)):
+            return True
+    return any(each.layout == torch.strided and _overlaps_itself(each) for each in parts)
+
+
+_answer = pytorch.answer_at_compilation("answer", _is_shared, ("result", "others"))
+
+
+def _is_shared_where_traced(result: Tensor, others: Sequence[Tensor]) -> bool:
+    """`_is_shared` of the fake tensors that stand for these while TorchDynamo traces."""
+    from torch._dynamo.comptime import comptime
+
+    answer = False
+    comptime(_answer)
+    return answer
+
+
+def unkept(results: Any) -> Any:
+    """Results of a kernel in Python, each a copy if something holds it, or its memory, beside this call.
+
+    A kernel that keeps a table and returns it at each call would give all its callers one memory.
+    """
+    is_kept = sys.getrefcount(results) > _FRESH
+    if isinstance(results, Tensor):
+        return _copy(results) if is_kept or _memory_is_kept(results) else results
+    return _unkept_inside(results, is_kept) if isinstance(results, (list, tuple)) else results
+
+
+def _unkept_inside(results: Sequence[Any], is_kept: bool) -> Sequence[Any]:
+    found: list[Any] = []
+    for place in range(len(results)):
+        # One reference is the list's, and one that of the argument.
+        each_is_kept = is_kept or sys.getrefcount(results[place]) > 2
+        each = results[place]
+        if isinstance(each, (list, tuple)):
+            found.append(_unkept_inside(each, each_is_kept))
+        elif isinstance(each, Tensor) and (each_is_kept or _memory_is_kept(each)):
+            found.append(_copy(each))
+        else:
+            found.append(each)
+    return tuple(found) if isinstance(results, tuple) else found
+
+
+def _memory_is_kept(result: Tensor) -> bool:
+    """Whether something holds the memory of a result that only this call holds."""
+    if result.layout != torch.strided:
+        return False
+    own = _FRESH_STORAGE
+    if result._base is not None:
+        if sys.getrefcount(result._base) > _FRESH_BASE:
+            return True
+        own += 1
+    return pytorch.references_to_storage(result.untyped_storage()) > own
+
+
+def _copy(result: Tensor) -> Tensor:
+    """A copy with the strides of a result."""
+    return result.new_empty_strided(result.shape, result.stride()).copy_(result)
+
+
+def _references(results: Any) -> int:
+    """What `unkept` counts for such results."""
+    return sys.getrefcount(results)
+
+
+def _references_to_new_results() -> int:
+    # As in what calls a kernel, a variable holds the results.
+    results = torch.empty(0)
+    return _references(results)
+
+
+# How many references there are where a kernel keeps nothing; versions of Python and PyTorch differ.
+_new = torch.empty(1).view(-1)
+_FRESH, _FRESH_BASE = _references_to_new_results(), sys.getrefcount(_new._base)
+# Of a view, which its base holds too.
+_FRESH_STORAGE = pytorch.references_to_storage(_new.untyped_storage()) - 1

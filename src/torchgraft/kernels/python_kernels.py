@@ -20,7 +20,7 @@ from torchgraft._private import pytorch
 from torchgraft._private import triton as private_triton
 from torchgraft.declaration import Declaration
 from torchgraft.declaration.autocast import no_autocast
-from torchgraft.declaration.memory import expect_own_memory
+from torchgraft.declaration.memory import expect_own_memory, traced_results, unkept
 from torchgraft.declaration.schema import by_name, tensors_in
 from torchgraft.kernels.names import Names
 
@@ -84,8 +84,8 @@ class PythonKernels:
         # Autocast has cast what the declaration says, and would cast all else that the kernel is made of.
         with pytorch.triton_called_directly() if is_wrapped else nullcontext(), no_autocast(arguments):
             results = self.kernels[name](*arguments)
-        expect_own_memory(self.declaration.name, f"the kernel {name!r}", results, arguments, by_address=True)
-        return results
+        expect_own_memory(self.declaration.name, f"the kernel {name!r}", results, arguments, of_kernel=True)
+        return unkept(results)
 
 
 _registered: dict[tuple[str, str], PythonKernels] = {}
@@ -248,7 +248,8 @@ def register(
 def _show_to_compilers(names: Names, library: torch.library.Library) -> None:
     """Lets compilers see what Triton kernels compute, in the place of an operator that they cannot see into."""
     qualified_name = names.declaration.qualified_name
-    if qualified_name in _shown:
+    # Compilers see the reference of an operator that writes to its arguments and returns a list.
+    if qualified_name in _shown or (names.declaration.mutates and any(names.declaration.lists)):
         return
     _shown.add(qualified_name)
 
@@ -256,8 +257,10 @@ def _show_to_compilers(names: Names, library: torch.library.Library) -> None:
         kernels = kernels_of(qualified_name, next(tensors_in(arguments)).device.type)
         if kernels is None or kernels.choose(arguments) not in kernels.shown_to_compilers:
             return mode.__torch_dispatch__(overload, types, arguments, named)
+        name = kernels.choose(arguments)
         with mode:
-            return kernels.kernels[kernels.choose(arguments)](*arguments)
+            results = kernels.kernels[name](*arguments)
+            return traced_results(kernels.declaration.name, f"the kernel {name!r}", results, arguments)
 
     name = names.raw.name()
     torch.library.register_torch_dispatch(name, pytorch.functional_mode(), see_inside, lib=library)

@@ -17,7 +17,7 @@ from torchgraft._private import pytorch
 from torchgraft.declaration import FLOATING, Declaration
 from torchgraft.declaration.autocast import make_cast, no_autocast
 from torchgraft.declaration.bad_arguments import explain_kinds
-from torchgraft.declaration.memory import with_own_memory, without_views
+from torchgraft.declaration.memory import with_own_memory
 from torchgraft.declaration.results import nested, single
 from torchgraft.kernels import measured_choice
 from torchgraft.kernels.fallback import note
@@ -135,7 +135,7 @@ def _make_compiled_call(names: Names, autograd: Autograd, identity: str) -> _Cal
         # The declaration says compile='reference'.
         if by_compiler:
             explain(arguments)
-            return reference(arguments) if by_pytorch else without_views(reference(arguments), arguments)
+            return reference(arguments) if by_pytorch else with_own_memory(reference(arguments), arguments)
         # The device has kernels, but none for this dtype. An exported program runs on any device.
         if partial and not is_exporting():
             first = first_of(arguments)
@@ -144,7 +144,7 @@ def _make_compiled_call(names: Names, autograd: Autograd, identity: str) -> _Cal
         # A torch.func transform or forward mode is active: compile(grad(f)) through a Function silently gives zero
         # gradients.
         if transform_active():
-            return without_views(reference(arguments), arguments)
+            return with_own_memory(reference(arguments), arguments)
 
         needs_grad = False
         if is_grad_enabled():
@@ -163,7 +163,7 @@ def _make_compiled_call(names: Names, autograd: Autograd, identity: str) -> _Cal
         # Saved-tensor hooks are active, and the gradient differentiates the reference: TorchDynamo cannot trace
         # torch.func there, and would leave such hooks forbidden.
         if gradient_by_reference and has_saved_tensor_hooks():
-            return without_views(reference(arguments), arguments)
+            return with_own_memory(reference(arguments), arguments)
         # Otherwise.
         return apply(functional, arguments)
 
@@ -230,13 +230,11 @@ def _make_missing_dtype_call(declaration: Declaration) -> _Call:
         _first_of(declaration),
         _make_explain_kinds(declaration),
     )
-    is_compiling = torch.compiler.is_compiling
 
     def call(arguments: Sequence[Any]) -> Any:
         explain(arguments)
         note(declaration, arguments, f"no kernel for this dtype on {first_of(arguments).device.type}")
-        results = reference(arguments)
-        return without_views(results, arguments) if is_compiling() else with_own_memory(results, arguments)
+        return with_own_memory(reference(arguments), arguments)
 
     return call
 

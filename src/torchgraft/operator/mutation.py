@@ -111,8 +111,23 @@ def register(names: Names, library: torch.library.Library) -> None:
     """Makes both names count the versions of what they write to; the public one has no gradient of its own."""
     for overload in (names.public, names.raw):
         name = overload.name().split("::")[1]
+        if any(names.declaration.lists):
+            inside = _make_inside(names.declaration)
+            torch.library.register_torch_dispatch(overload.name(), pytorch.functional_mode(), inside, lib=library)
         library.impl(name, _counting(names.declaration, overload), "ADInplaceOrView", with_keyset=True)
     library.impl(names.declaration.name, _refusing(names), "Autograd", with_keyset=True)
+
+
+def _make_inside(operator: Declaration) -> Callable[..., Any]:
+    """The reference, for compilers: PyTorch refuses a list as the result of an operator that writes to arguments."""
+
+    def inside(mode: Any, overload: Any, types: Any, arguments: Sequence[Any] = (), named: Any = None) -> Any:
+        complete = operator.complete(arguments, named or {})
+        note(operator, complete, "compilers take no list of tensors from an operator that writes to its arguments")
+        with mode:
+            return answer_by_reference(operator, complete)
+
+    return inside
 
 
 def _counting(operator: Declaration, overload: Any) -> Callable[..., Any]:

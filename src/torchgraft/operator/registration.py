@@ -14,7 +14,7 @@ from torchgraft._private import pytorch
 from torchgraft.declaration import Declaration
 from torchgraft.declaration.autocast import AUTOCAST_KEYS, make_cast, no_autocast
 from torchgraft.declaration.bad_arguments import explain_devices
-from torchgraft.declaration.memory import expect_own_memory
+from torchgraft.declaration.memory import expect_own_memory, with_own_memory
 from torchgraft.declaration.results import as_tuple, nested, single
 from torchgraft.declaration.schema import by_name, tensors_in
 from torchgraft.kernels.fallback import IN_A_LOOP, note
@@ -98,7 +98,8 @@ def _make_vmap(operator: Declaration, name: Any) -> Callable[..., Any]:
             arguments = operator.complete(arguments, named)
             in_dims = (*in_dims, *(None,) * (len(arguments) - len(in_dims)))
         if rule is not None:
-            return rule(name, info.batch_size, in_dims, *arguments)
+            results, dims = rule(name, info.batch_size, in_dims, *arguments)
+            return with_own_memory(results, arguments), dims
         return loop(info.batch_size, in_dims, arguments)
 
     return batched
@@ -205,13 +206,15 @@ def _make_recorded(operator: Declaration) -> Callable[..., Any]:
     def recorded(*arguments: Any) -> Any:
         note(operator, arguments, "torch.jit.trace cannot record a list of tensors in which None may stand")
         with torch.enable_grad(), no_autocast(arguments):
-            return operator.reference(*arguments)
+            return with_own_memory(operator.reference(*arguments), arguments)
 
     return recorded
 
 
 def _copied(result: Tensor) -> Tensor:
-    return torch.empty_like(result).copy_(result)
+    # Of a class that is no more than a name for Tensor, the copy is a Tensor.
+    with torch._C.DisableTorchFunctionSubclass():
+        return torch.empty_like(result).copy_(result)
 
 
 def _make_autocast(names: Names) -> Callable[..., Any]:
@@ -239,7 +242,7 @@ def _make_autograd_kernel(names: Names, autograd: Autograd) -> Callable[..., Any
         if pytorch.transform_active() and (needs_grad or pytorch.forward_mode_active()):
             note(operator, complete, "torch.func cannot look into what torch.ops calls; call the Operator")
             with no_autocast(complete):
-                return operator.reference(*complete)
+                return with_own_memory(operator.reference(*complete), complete)
         if not needs_grad:
             return pytorch.below_autograd(names.public, keyset, arguments, named)
         results = differentiable(*arrangement.tensors(complete), *arrangement.others(complete))
