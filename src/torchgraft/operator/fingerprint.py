@@ -71,6 +71,8 @@ _ATTRIBUTES = (types.MemberDescriptorType, *_DESCRIPTORS)
 _HOLDS = frozenset(
     (*_PLAIN, *_CONTAINERS, *_PICKLED, types.MethodType, staticmethod, classmethod, property, functools.partial)
 )
+# Gives the classes that were registered with an abstract one.
+_get_dump: Any = vars(abc)["_get_dump"]
 # What gives the slots and the attributes of an instance.
 _KEPT = (types.MemberDescriptorType, types.GetSetDescriptorType)
 # Namespaces of PyTorch's own operators.
@@ -85,9 +87,9 @@ _PYTHON = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "plat
 # Flags of classes: attributes cannot be set; made while Python runs, and not by its own C code.
 _IMMUTABLE, _HEAP_TYPE = 1 << 8, 1 << 9
 
-# Names of attributes that show more than what is described, unless they are in `READABLE`. From a frame, code reaches
-# all variables.
-_HIDDEN = re.compile(r"__\w+__|\b(?:[gact][igrb]_frame|f_(?:back|globals|locals|builtins))\b")
+# Names of attributes that show more than what is described, unless they are in `READABLE`. A frame shows all variables,
+# and code where it lies.
+_HIDDEN = re.compile(r"__\w+__|\b(?:(?:gi|ag|cr|tb)_frame|f_(?:back|globals|locals)|co_\w+)\b")
 
 # A value from which more than this many others are reached is not described.
 _MOST_VALUES = 10_000
@@ -134,7 +136,7 @@ class _Description:
         # Holds all values that have numbers, so that no other one gets their addresses.
         self._found: list[tuple[Any, bool]] = []
         # Whether the value under description is a user's.
-        self._is_of_users = True
+        self._is_of_users: bool = before is None or before._is_of_users
         self._words: list[str] = []
 
     def of(self, value: Any) -> list[str]:
@@ -142,7 +144,8 @@ class _Description:
         # Code may use anything that was put into Tensor, by name or by an operator.
         self._refer(value, torch.Tensor)
         # The list grows meanwhile.
-        for each, self._is_of_users in self._found:
+        for each, is_of_users in self._found:
+            self._is_of_users = is_of_users
             self._words.append(f"@{type(each).__name__}")
             self._describe(each)
         return self._words
@@ -174,11 +177,13 @@ class _Description:
         self._words.extend(f"{type(name).__name__} {name!r}" for name in names)
 
     def _refer_to_members(self, members: Mapping[str, Any]) -> None:
+        """Adds what a class, function or instance holds by name."""
         kept = {name: value for name, value in members.items() if name not in BY_PYTHON}
-        self._say(*kept)
-        self._refer(len(kept), *kept.values())
+        self._say(tuple(kept))
+        self._refer(*kept.values())
 
     def _refer_to_what_was_put_into(self, owner: Any) -> None:
+        """Refers to everything in a module or class of a library that anyone may have set."""
         self._is_of_users = False
         self._refer_to_members(_put_into(owner))
 
@@ -343,7 +348,7 @@ class _Description:
     def _describe_class(self, value: Any) -> None:
         members = type.__getattribute__(value, "__dict__")
         if "_abc_impl" in members and value not in (abc.ABC, typing.Protocol):
-            self._say(*sorted(_registered(value)))
+            self._say(sorted(_registered(value)))
         if self._is_of_library(value):
             if not value.__flags__ & _IMMUTABLE:
                 self._refer(type(value), value.__bases__)
@@ -505,7 +510,7 @@ def _put_into(owner: Any) -> dict[str, Any]:
 
 def _registered(value: type) -> set[str]:
     """The names of all classes that were registered with an abstract one, or with a class that inherits from it."""
-    registry = abc._get_dump(value)[0] if "_abc_impl" in vars(value) else ()
+    registry = _get_dump(value)[0] if "_abc_impl" in vars(value) else ()
     names = {f"{each.__module__}.{each.__qualname__}" for each in (reference() for reference in registry) if each}
     return names.union(*map(_registered, type.__subclasses__(value)))
 

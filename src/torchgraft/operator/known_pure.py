@@ -12,11 +12,12 @@ def _names(text: str) -> frozenset[str]:
 # Modules of Python, PyTorch and Triton in which the results of every function follow from its arguments.
 PURE = _names(
     """
-    builtins math cmath operator _operator functools itertools collections _collections collections.abc _collections_abc
-    abc numbers types enum dataclasses contextlib bisect _bisect heapq _heapq _statistics string struct _struct fractions statistics
-    torch.functional torch.nn.functional torch._C._nn torch._C._linalg torch._C._fft torch._C._special torch._C._sparse
-    torch.linalg torch.fft torch.special torch.autograd torch.autograd.function torch.autograd.grad_mode
-    torch.utils._contextlib torch.nn.parameter torch.nn.modules.module torch.types torch._tensor triton.language triton.language.core triton.language.math
+    builtins math cmath operator _operator functools _functools itertools collections _collections collections.abc
+    _collections_abc abc numbers types enum dataclasses contextlib bisect _bisect heapq _heapq _statistics string
+    struct _struct fractions statistics torch.functional torch.nn.functional torch._C._nn torch._C._linalg
+    torch._C._fft torch._C._special torch._C._sparse torch.linalg torch.fft torch.special torch.autograd
+    torch.autograd.function torch.autograd.grad_mode torch.utils._contextlib torch.nn.parameter
+    torch.nn.modules.module torch.types torch._tensor triton.language triton.language.core triton.language.math
     triton.language.standard triton.language.random
     """
 )
@@ -31,12 +32,18 @@ PURE_IN = {
     "triton": _names("cdiv next_power_of_2"),
     "triton.runtime.autotuner": _names("Config Autotuner Heuristics"),
     "triton.runtime.jit": _names("JITFunction"),
-    "torch._C": _names("_FunctionBase TensorBase _TensorBase _TensorMeta _disabled_torch_function_impl _disabled_torch_dispatch_impl"),
+    "torch._C": _names(
+        "_FunctionBase TensorBase _TensorBase _TensorMeta _disabled_torch_function_impl _disabled_torch_dispatch_impl"
+    ),
     "torch._jit_internal": _names("boolean_dispatch"),
     "inspect": _names("Signature Parameter _ParameterKind _empty"),
     "reprlib": _names("recursive_repr"),
     "typing_extensions": _names("deprecated"),
-    "typing": _names("_tp_cache Any Generic NamedTuple NamedTupleMeta Protocol _ProtocolMeta TypedDict cast overload"),
+    "typing": _names(
+        "Any Generic NamedTuple NamedTupleMeta NewType Protocol TypedDict cast get_args get_origin overload "
+        "_BaseGenericAlias _Final _GenericAlias _LiteralGenericAlias _LiteralSpecialForm _NotIterable _ProtocolMeta "
+        "_SpecialForm _SpecialGenericAlias _UnionGenericAlias _no_init_or_replace_init _tp_cache"
+    ),
     "threading": _names("Lock RLock"),
     "_thread": _names("RLock LockType lock allocate_lock allocate"),
 }
@@ -52,8 +59,9 @@ SETTINGS = (
 # Members that Python itself adds to a class. Code may not read them, as it may not read what it was made of.
 BY_PYTHON = _names(
     """
-    __abstractmethods__ __annotate_func__ __annotations__ __annotations_cache__ __dataclass_fields__ __dataclass_params__ __dict__ __doc__
-    __firstlineno__ __orig_bases__ __parameters__ __qualname__ _abc_impl __signature__ __static_attributes__ __weakref__
+    __abstractmethods__ __annotate_func__ __annotations__ __annotations_cache__ __dataclass_fields__
+    __dataclass_params__ __dict__ __doc__ __firstlineno__ __orig_bases__ __parameters__ __qualname__ _abc_impl
+    __signature__ __static_attributes__ __weakref__
     """
 )
 # Attributes with two underscores that code may read.
