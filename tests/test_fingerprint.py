@@ -16,6 +16,7 @@ import math
 import operator
 import os
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -686,6 +687,29 @@ class TestWhatIsPutIntoLibraries:
         patch.setattr(torch.nn.functional, "size_of_mine", size, raising=False)
         name = "size_"
         return lambda x: x.new_empty(getattr(torch.nn.functional, name + "of_mine"))
+
+    @staticmethod
+    def alias_in_a_module(size, patch):
+        patch.setattr(torch.nn.functional, "relu6", torch.nn.functional.selu if size == 2 else torch.nn.functional.elu)
+        name = "relu"
+        return lambda x: getattr(torch.nn.functional, name + "6")(x)
+
+    @staticmethod
+    def values_in_a_module_and_a_class(size, patch):
+        sizes = types.SimpleNamespace(size=size, pattern=re.compile("a" * size))
+        patch.setattr(torch.nn.functional, "of_mine", sizes, raising=False)
+        patch.setattr(torch.nn.Module, "of_mine", sizes, raising=False)
+
+        class Layer(torch.nn.Module):
+            def forward(self, x):
+                return x.new_empty(self.of_mine.size, getattr(torch.nn.functional, "of_" + "mine").size)
+
+        return Layer()
+
+    @staticmethod
+    def pattern_of_tensors(size, patch):
+        patch.setattr(torch.Tensor, "pattern", re.compile("a" * size), raising=False)
+        return lambda x: x.new_empty(len(x.pattern.pattern))
 
     @staticmethod
     def method_of_tensors(size, patch):

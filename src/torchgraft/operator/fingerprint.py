@@ -68,9 +68,11 @@ _DESCRIPTORS = (
     types.GetSetDescriptorType,
 )
 _ATTRIBUTES = (types.MemberDescriptorType, *_DESCRIPTORS)
-_HOLDS = frozenset(
-    (*_PLAIN, *_CONTAINERS, *_PICKLED, types.MethodType, staticmethod, classmethod, property, functools.partial)
-)
+# Defines the class of classes that PyTorch and Triton write in C++.
+_PYBIND = "pybind11_builtins"
+# Values by which libraries annotate and greet, and modules that define such.
+_ANNOTATIONS = (types.UnionType, types.GenericAlias)
+_ANNOTATING = ("typing", "typing_extensions", "__future__", "torch._jit_internal", "_sitebuiltins", _PYBIND)
 # Gives the classes that were registered with an abstract one.
 _get_dump: Any = vars(abc)["_get_dump"]
 # What gives the slots and the attributes of an instance.
@@ -243,6 +245,11 @@ class _Description:
             self._say(value.__name__)
         elif kind in _PICKLED:
             self._refer(*(list(each) if hasattr(each, "__next__") else each for each in value.__reduce_ex__(4)))
+        elif kind is re.Pattern:
+            self._refer(value.pattern, value.flags)
+        elif type(kind).__module__ == _PYBIND and hasattr(kind, "__members__"):
+            # An enumeration.
+            self._say(kind.__module__, str(value))
         elif kind in _LOCKS:
             return
         elif issubclass(kind, _OPERATORS):
@@ -493,19 +500,29 @@ def _put_into(owner: Any) -> dict[str, Any]:
         kind = type(value)
         if name in BY_PYTHON or (not inside and name.startswith("__")) or isinstance(value, types.ModuleType):
             is_shipped = True
+        elif not inside and _is_librarys_own(value):
+            # What a module has from another one may have another name there. functools renames its functions.
+            named = _name_of(value) if kind is types.FunctionType else value.__qualname__
+            if named != name:
+                put[name] = f"{value.__module__} {named}"
+            continue
         elif kind is types.FunctionType:
-            is_shipped = _comes_with_library(value) and (not inside or _name_of(value) == inside + name)
+            is_shipped = _comes_with_library(value) and _name_of(value) == inside + name
         elif kind is types.BuiltinFunctionType:
-            is_shipped = not inside or value.__name__ == name
+            is_shipped = value.__name__ == name
         elif kind in _ATTRIBUTES:
             is_shipped = value.__objclass__ is owner
         else:
-            # Whether it may be a user's shows in its class, unless it holds other values.
-            module = sys.modules.get((value if isinstance(value, type) else kind).__module__)
-            is_shipped = kind not in _HOLDS and module is not None and _is_library(module)
+            is_shipped = issubclass(kind, _ANNOTATIONS) or kind.__module__ in _ANNOTATING
         if not is_shipped:
             put[name] = names[name]
     return put
+
+
+def _is_librarys_own(value: Any) -> bool:
+    if isinstance(value, type):
+        return value.__module__ == "builtins" or _is_held(value, sys.modules.get(value.__module__), value.__qualname__)
+    return isinstance(value, types.BuiltinFunctionType) or _comes_with_library(value)
 
 
 def _registered(value: type) -> set[str]:

@@ -16,7 +16,7 @@ PURE = _names(
     _collections_abc abc numbers types enum dataclasses contextlib bisect _bisect heapq _heapq _statistics string
     struct _struct fractions statistics torch.functional torch.nn.functional torch._C._nn torch._C._linalg
     torch._C._fft torch._C._special torch._C._sparse torch.linalg torch.fft torch.special torch.autograd
-    torch.autograd.function torch.autograd.grad_mode torch.utils._contextlib torch.nn.parameter
+    torch.autograd.grad_mode torch.utils._contextlib torch.nn.parameter
     torch.nn.modules.module torch.types torch._tensor triton.language triton.language.core triton.language.math
     triton.language.standard triton.language.random
     """
@@ -35,8 +35,12 @@ PURE_IN = {
     "torch._C": _names(
         "_FunctionBase TensorBase _TensorBase _TensorMeta _disabled_torch_function_impl _disabled_torch_dispatch_impl"
     ),
+    "torch.autograd.function": _names(
+        "Function FunctionCtx FunctionMeta once_differentiable _ContextMethodMixin _HookMixin _SingleLevelFunction"
+    ),
     "torch._jit_internal": _names("boolean_dispatch"),
-    "inspect": _names("Signature Parameter _ParameterKind _empty"),
+    "inspect": _names("BoundArguments Parameter Signature _ParameterKind _empty"),
+    "re": _names("RegexFlag"),
     "reprlib": _names("recursive_repr"),
     "typing_extensions": _names("deprecated"),
     "typing": _names(
@@ -56,11 +60,12 @@ SETTINGS = (
     *(torch.get_num_threads, torch.get_default_dtype, torch.get_default_device, torch._C._get_cudnn_benchmark),
     *(torch.get_num_interop_threads, torch.get_float32_matmul_precision, torch.are_deterministic_algorithms_enabled),
 )
-# Members that Python itself adds to a class. Code may not read them, as it may not read what it was made of.
+# Members that Python or PyTorch itself adds to a class. Code may not read them, as it may not read what it was made of.
 BY_PYTHON = _names(
     """
     __abstractmethods__ __annotate_func__ __annotations__ __annotations_cache__ __dataclass_fields__
-    __dataclass_params__ __dict__ __doc__ __firstlineno__ __orig_bases__ __parameters__ __qualname__ _abc_impl
+    __dataclass_params__ __dict__ __dlpack_c_exchange_api__ __doc__
+    __firstlineno__ __orig_bases__ __parameters__ __qualname__ _abc_impl
     __signature__ __static_attributes__ __weakref__
     """
 )
