@@ -3,6 +3,8 @@
 import abc
 import collections
 import contextlib
+import copy
+import copyreg
 import dataclasses
 import decimal
 import enum
@@ -10,9 +12,11 @@ import functools
 import importlib
 import io
 import json
+import math
 import operator
 import os
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -28,6 +32,7 @@ import torch
 
 from torchgraft import Operator, wrap_triton
 from torchgraft.operator.fingerprint import fingerprint
+from torchgraft.operator.operator import _OWN
 
 scale = 2
 
@@ -626,6 +631,279 @@ def test_an_ordinary_declaration_has_one_word_and_another_one_has_another(name):
     assert fingerprint(make_output(2)) != fingerprint(make_output(3))
 
 
+class TestWhatIsPutIntoLibraries:
+    """Each function below changes a library or a registry by a size and makes an `output` that depends on it."""
+
+    @staticmethod
+    def function_that_copies_all_names(size, patch):
+        @functools.wraps(torch.nn.functional.pad)
+        def pad(x):
+            return x.new_empty(size)
+
+        patch.setattr(torch.nn.functional, "pad", pad)
+        return lambda x: torch.nn.functional.pad(x)
+
+    @staticmethod
+    def function_in_python_over_one_in_c(size, patch):
+        ceil = functools.wraps(math.ceil)(lambda number: size)
+        patch.setattr(math, "ceil", ceil)
+        return lambda x: x.new_empty(math.ceil(0.5))
+
+    @staticmethod
+    def function_in_a_decorator_of_a_library(size, patch):
+        wrapped = functools.wraps(torch.nn.functional.pad)(lambda x: x.new_empty(size))
+        patch.setattr(torch.nn.functional, "pad", torch.no_grad()(wrapped))
+        return lambda x: torch.nn.functional.pad(x)
+
+    @staticmethod
+    def function_that_another_one_calls(size, patch):
+        softmax = functools.partial(torch.nn.functional.softmax, dim=size)
+        patch.setattr(torch.nn.functional, "softmax", softmax)
+        return lambda x: torch.nn.functional.gumbel_softmax(x)
+
+    @staticmethod
+    def code(size, patch):
+        code = eval(f"lambda x, inplace=False: x.new_empty({size})").__code__
+        patch.setattr(torch.nn.functional.relu6, "__code__", code)
+        return lambda x: torch.nn.functional.relu6(x)
+
+    @staticmethod
+    def defaults(size, patch):
+        patch.setattr(torch.nn.functional.pad, "__defaults__", ("constant", size))
+        return lambda x: torch.nn.functional.pad(x, (1, 1))
+
+    @staticmethod
+    def attribute_of_a_function(size, patch):
+        patch.setattr(torch.nn.functional.relu6, "size", size, raising=False)
+        return lambda x: x.new_empty(torch.nn.functional.relu6.size)
+
+    @staticmethod
+    def module_that_is_passed_on(size, patch):
+        patch.setattr(math, "sizes", [size], raising=False)
+        return lambda x, module=math: x.new_empty(module.sizes[0])
+
+    @staticmethod
+    def name_that_is_put_together(size, patch):
+        patch.setattr(torch.nn.functional, "size_of_mine", size, raising=False)
+        name = "size_"
+        return lambda x: x.new_empty(getattr(torch.nn.functional, name + "of_mine"))
+
+    @staticmethod
+    def alias_in_a_module(size, patch):
+        patch.setattr(torch.nn.functional, "relu6", torch.nn.functional.selu if size == 2 else torch.nn.functional.elu)
+        name = "relu"
+        return lambda x: getattr(torch.nn.functional, name + "6")(x)
+
+    @staticmethod
+    def values_in_a_module_and_a_class(size, patch):
+        sizes = types.SimpleNamespace(size=size, pattern=re.compile("a" * size))
+        patch.setattr(torch.nn.functional, "of_mine", sizes, raising=False)
+        patch.setattr(torch.nn.Module, "of_mine", sizes, raising=False)
+
+        class Layer(torch.nn.Module):
+            def forward(self, x):
+                return x.new_empty(self.of_mine.size, getattr(torch.nn.functional, "of_" + "mine").size)
+
+        return Layer()
+
+    @staticmethod
+    def pattern_of_tensors(size, patch):
+        patch.setattr(torch.Tensor, "pattern", re.compile("a" * size), raising=False)
+        return lambda x: x.new_empty(len(x.pattern.pattern))
+
+    @staticmethod
+    def method_of_tensors(size, patch):
+        patch.setattr(torch.Tensor, "split", functools.wraps(torch.Tensor.split)(lambda self: self.new_empty(size)))
+        return lambda x: x.split()
+
+    @staticmethod
+    def alias_in_tensors(size, patch):
+        patch.setattr(torch.Tensor, "wide", torch.Tensor.float if size == 2 else torch.Tensor.double, raising=False)
+        return lambda x: x.wide()
+
+    @staticmethod
+    def property_of_tensors(size, patch):
+        patch.setattr(torch.Tensor, "size_of_mine", property(lambda self: size), raising=False)
+        return lambda x: x.new_empty(x.size_of_mine)
+
+    @staticmethod
+    def operator_of_tensors(size, patch):
+        patch.setattr(torch.Tensor, "__add__", lambda self, other: self.new_empty(size))
+        return lambda x: x + 1
+
+    @staticmethod
+    def attribute_of_modules(size, patch):
+        patch.setattr(torch.nn.Module, "size_of_mine", size, raising=False)
+
+        class Layer(torch.nn.Module):
+            def forward(self, x):
+                return x.new_empty(self.size_of_mine)
+
+        return Layer()
+
+    @staticmethod
+    def hook_of_all_modules(size, patch):
+        class Layer(torch.nn.Module):
+            def forward(self, x):
+                return x
+
+        hooks = torch.nn.modules.module._global_forward_hooks
+        patch.setitem(hooks, 0, lambda module, arguments, result: result.new_empty(size))
+        return Layer()
+
+    @staticmethod
+    def class_that_copies_all_names(size, patch):
+        counter = type("Counter", (collections.Counter,), {"size": size})
+        patch.setattr(collections, "Counter", functools.update_wrapper(counter, collections.Counter, updated=()))
+        return lambda x: x.new_empty(collections.Counter.size)
+
+    @staticmethod
+    def method_of_a_class(size, patch):
+        patch.setattr(collections.Counter, "__missing__", lambda self, key: size)
+        return lambda x: x.new_empty(collections.Counter()["a"])
+
+    @staticmethod
+    def registered_with_an_abstract_class(size, patch):
+        base = abc.ABCMeta("Base", (), {})
+        inherits, other = abc.ABCMeta("Inherits", (base,), {}), type("Other", (), {})()
+        if size == 2:
+            inherits.register(type(other))
+        return lambda x: x.new_empty(1 + isinstance(other, base))
+
+    @staticmethod
+    def registered_with_an_abstract_class_of_python(size, patch):
+        other = type("Other", (), {})
+        # Python has no way to take it back: this is asked of 3 last.
+        if size == 3:
+            collections.abc.Sequence.register(other)
+        return lambda x: x.new_empty(1 + isinstance(other(), collections.abc.Sequence))
+
+    @staticmethod
+    def attributes_of_a_protocol(size, patch):
+        members = {"__annotations__": {f"size_{size}": int}}
+        protocol = types.new_class("Sized", (typing.Protocol,), {}, lambda names: names.update(members))
+        protocol, other = typing.runtime_checkable(protocol), types.SimpleNamespace(size_2=1)
+        return lambda x: x.new_empty(1 + isinstance(other, protocol))
+
+    @staticmethod
+    def order_in_a_pattern(size, patch):
+        class Sizes:
+            __match_args__ = ("two", "three") if size == 2 else ("three", "two")
+            two, three = 2, 3
+
+        def output(x):
+            match Sizes():
+                case Sizes(first, _):
+                    return x.new_empty(first)
+
+        return output
+
+    @staticmethod
+    def module_of_a_class(size, patch):
+        kind = type("Kind", (), {"__module__": f"sizes_{size}"})
+        return lambda x: x.new_empty(len(str(kind)))
+
+
+def _filled_cache(size, patch):
+    values = [size]
+    cached = functools.lru_cache(lambda: values[0])
+    cached()
+    values.clear()
+    return lambda x: x.new_empty(cached())
+
+
+def _changed_in_a_cache(size, patch):
+    cached = functools.cache(types.SimpleNamespace)
+    cached().size = size
+    return lambda x: x.new_empty(cached().size)
+
+
+def _fields_of_a_dataclass(size, patch):
+    fields = ["two", "three"][: size - 1]
+    kind = dataclasses.make_dataclass("Sizes", fields, init=False, repr=False, eq=False)
+    kind.two, kind.three = 2, 3
+    return lambda x: x.new_empty(len(dataclasses.asdict(kind())))
+
+
+def _way_to_copy(size, patch):
+    class Sizes:
+        pass
+
+    patch.setitem(copyreg.dispatch_table, Sizes, lambda sizes: (types.SimpleNamespace, (), {"size": size}))
+    return lambda x: x.new_empty(copy.copy(Sizes()).size)
+
+
+def _leaves_of_a_class(size, patch):
+    class Sizes:
+        pass
+
+    torch.utils._pytree.register_pytree_node(Sizes, lambda sizes: ([size], None), lambda leaves, context: Sizes())
+    return lambda x: x.new_empty(torch.utils._pytree.tree_leaves(Sizes()))
+
+
+def _documented(size):
+    return type("Documented", (), {"__doc__": f"{size}"})
+
+
+def _getter_of_a_hidden_attribute(size, patch):
+    get, kind = operator.attrgetter("__doc__"), _documented(size)
+    return lambda x: x.new_empty(int(get(kind)))
+
+
+def _method_by_name(size, patch):
+    call, kind = operator.methodcaller("__subclasses__"), _documented(size)
+    return lambda x: x.new_empty(len(call(kind)))
+
+
+def _hidden_attribute_in_a_format(size, patch):
+    text, kind = "{.__doc__}", _documented(size)
+    return lambda x: x.new_empty(int(text.format(kind)))
+
+
+def _hidden_attribute_in_a_list(size, patch):
+    names, kind = ["__doc__"], _documented(size)
+    return lambda x: x.new_empty([int(getattr(kind, name)) for name in names])
+
+
+def _line_of_code(size, patch):
+    code = named.__code__.replace(co_firstlineno=size)
+    return lambda x: x.new_empty(code.co_firstlineno)
+
+
+CHANGES = {name: each for name, each in vars(TestWhatIsPutIntoLibraries).items() if isinstance(each, staticmethod)}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_is_put_into_a_library_or_registry_counts(name):
+    words = []
+    for size in (2, 2, 3):
+        with pytest.MonkeyPatch.context() as patch:
+            words.append(fingerprint(getattr(TestWhatIsPutIntoLibraries, name)(size, patch)))
+    one, same, other = words
+    assert one == same != other
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _filled_cache,
+        _changed_in_a_cache,
+        _fields_of_a_dataclass,
+        _way_to_copy,
+        _leaves_of_a_class,
+        _getter_of_a_hidden_attribute,
+        _method_by_name,
+        _hidden_attribute_in_a_format,
+        _hidden_attribute_in_a_list,
+        _line_of_code,
+    ],
+)
+def test_what_does_not_show_what_it_follows_from_cannot_be_described(change):
+    with pytest.MonkeyPatch.context() as patch:
+        output = change(2, patch)
+        assert fingerprint(output) != fingerprint(output)
+
+
 def _words():
     """The words of what does not depend on a process, by name."""
     for each in _ours().values():
@@ -764,6 +1042,52 @@ class TestOperatorsInOutputs:
     def test_count_by_what_they_mean_now(self, through):
         one, same, other = self.words(2, 2, 3, through=through)
         assert one == same != other
+
+    @pytest.mark.parametrize("where", ["in a class that inherits", "in the object", "in the class"])
+    def test_count_by_what_a_user_keeps_in_them(self, where, monkeypatch):
+        class Sized(Operator):
+            def __init__(self, size):
+                self.size = size
+                super().__init__(
+                    "fingerprinted::kept(Tensor x) -> Tensor",
+                    reference=self.reference_of_mine,
+                    output=self.output_of_mine,
+                    gradient="reference",
+                    kernels={},
+                )
+
+            def reference_of_mine(self, x):
+                return x.repeat(self.size)
+
+            def output_of_mine(self, x):
+                return x.new_empty(self.size)
+
+        def declare(size):
+            if where == "in a class that inherits":
+                return Sized(size)
+            declared = Operator(
+                "fingerprinted::kept(Tensor x) -> Tensor",
+                reference=lambda x: x.repeat(declared.size),
+                output=lambda x: x.new_empty(declared.size),
+                gradient="reference",
+                kernels={},
+            )
+            monkeypatch.setattr(declared if where == "in the object" else Operator, "size", size, raising=False)
+            return declared
+
+        words = []
+        for size in (2, 2, 3):
+            declared = declare(size)
+            declared._name_for_caches()
+            words.append(declared.declaration_word)
+            declared.undeclare()
+        one, same, other = words
+        assert one == same != other
+
+
+def test_an_operator_knows_its_own_attributes():
+    for each in _ours().values():
+        assert vars(each).keys() == _OWN
 
 
 def test_the_argument_that_results_take_their_dtype_from_counts():

@@ -3,22 +3,26 @@
 The description goes from a value to everything that it refers to: a function refers to its code, to its defaults and
 closure, and to the globals that its code names; a class to its members; an instance to its class and to what it keeps.
 It stops at PyTorch, Python and Triton, which compilers' caches know by version: a function or class of theirs counts by
-its name, if its results follow from its arguments (`PURE`). All others, such as those that read files or settings,
-cannot be described, and neither can values that do not show what they hold.
+its name, if its results follow from its arguments (`PURE`). The name is that of its code, because decorators copy all
+other names, and what anyone has put into its class or its module counts too. All others, such as those that read files,
+settings or registries, cannot be described, and neither can values that do not show what they hold.
 """
 
 from __future__ import annotations
 
+import abc
 import collections
 import contextlib
 import dis
 import functools
 import hashlib
 import operator
+import re
 import sys
 import sysconfig
 import threading
 import types
+import typing
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +34,6 @@ from torchgraft.kernels.python_kernels import wrap_triton
 from torchgraft.layout import onednn_takes
 from torchgraft.operator.known_pure import (
     BY_PYTHON,
-    FRAMES,
     IMPURE_IN,
     OF_TRITON,
     PURE,
@@ -64,6 +67,14 @@ _DESCRIPTORS = (
     *(types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType),
     types.GetSetDescriptorType,
 )
+_ATTRIBUTES = (types.MemberDescriptorType, *_DESCRIPTORS)
+# Defines the class of classes that PyTorch and Triton write in C++.
+_PYBIND = "pybind11_builtins"
+# Values by which libraries annotate and greet, and modules that define such.
+_ANNOTATIONS = (types.UnionType, types.GenericAlias)
+_ANNOTATING = ("typing", "typing_extensions", "__future__", "torch._jit_internal", "_sitebuiltins", _PYBIND)
+# Gives the classes that were registered with an abstract one.
+_get_dump: Any = vars(abc)["_get_dump"]
 # What gives the slots and the attributes of an instance.
 _KEPT = (types.MemberDescriptorType, types.GetSetDescriptorType)
 # Namespaces of PyTorch's own operators.
@@ -75,8 +86,12 @@ _NAMESPACES = (type(torch.ops), type(torch.ops.aten))
 _PYTORCH = Path(torch.__file__).resolve().parent
 _PYTHON = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
 
-# The flag of classes that are made while Python runs, and not by its own C code.
-_HEAP_TYPE = 1 << 9
+# Flags of classes: attributes cannot be set; made while Python runs, and not by its own C code.
+_IMMUTABLE, _HEAP_TYPE = 1 << 8, 1 << 9
+
+# Names of attributes that show more than what is described, unless they are in `READABLE`. A frame shows all variables,
+# and code where it lies.
+_HIDDEN = re.compile(r"__\w+__|\b(?:(?:gi|ag|cr|tb)_frame|f_(?:back|globals|locals)|co_\w+)\b")
 
 # A value from which more than this many others are reached is not described.
 _MOST_VALUES = 10_000
@@ -121,14 +136,18 @@ class _Description:
         # Those of this description and of all others that it needed for the order of sets.
         self._visited: list[None] = [] if before is None else before._visited
         # Holds all values that have numbers, so that no other one gets their addresses.
-        self._found: list[Any] = []
+        self._found: list[tuple[Any, bool]] = []
+        # Whether the value under description is a user's.
+        self._is_of_users: bool = before is None or before._is_of_users
         self._words: list[str] = []
 
     def of(self, value: Any) -> list[str]:
         """The words for a value."""
-        self._refer(value)
+        # Code may use anything that was put into Tensor, by name or by an operator.
+        self._refer(value, torch.Tensor)
         # The list grows meanwhile.
-        for each in self._found:
+        for each, is_of_users in self._found:
+            self._is_of_users = is_of_users
             self._words.append(f"@{type(each).__name__}")
             self._describe(each)
         return self._words
@@ -140,17 +159,35 @@ class _Description:
             if kind is int:
                 self._words.append(hex(value))
             elif kind in _PLAIN:
-                self._words.append(f"{kind.__name__} {value!r}")
+                if kind is str and self._is_of_users:
+                    # getattr, a format or a getter of `operator` may take it for the name of an attribute.
+                    _refuse_hidden(value)
+                self._say(value)
             else:
                 number = None if kind in _CONSTANTS else self._numbers.get(id(value))
                 if number is None:
                     if len(self._visited) > _MOST_VALUES:
                         raise _UnknownError("it refers to too many values")
                     self._visited.append(None)
-                    self._found.append(value)
+                    self._found.append((value, self._is_of_users))
                     number = self._numbers[id(value)] = self._next
                     self._next += 1
                 self._words.append(f"#{number}")
+
+    def _say(self, *names: Any) -> None:
+        """Adds plain values that the code under description cannot get hold of."""
+        self._words.extend(f"{type(name).__name__} {name!r}" for name in names)
+
+    def _refer_to_members(self, members: Mapping[str, Any]) -> None:
+        """Adds what a class, function or instance holds by name."""
+        kept = {name: value for name, value in members.items() if name not in BY_PYTHON}
+        self._say(tuple(kept))
+        self._refer(*kept.values())
+
+    def _refer_to_what_was_put_into(self, owner: Any) -> None:
+        """Refers to everything in a module or class of a library that anyone may have set."""
+        self._is_of_users = False
+        self._refer_to_members(_put_into(owner))
 
     def _describe(self, value: Any) -> None:
         """Adds the words for a value that is not plain."""
@@ -170,18 +207,20 @@ class _Description:
         elif kind is types.FunctionType:
             self._describe_function(value)
         elif kind is types.CodeType:
-            self._refer(value.co_code, value.co_consts, value.co_names, value.co_varnames, value.co_flags)
-            self._refer(value.co_freevars, value.co_cellvars, getattr(value, "co_exceptiontable", b""))
-            self._refer(value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount)
+            self._say(value.co_code, value.co_names, value.co_varnames, value.co_flags)
+            self._say(value.co_freevars, value.co_cellvars, getattr(value, "co_exceptiontable", b""))
+            self._say(value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount)
+            self._refer(value.co_consts)
         elif kind is types.BuiltinFunctionType:
             self._describe_builtin(value)
         elif issubclass(kind, type):
             self._describe_class(value)
         elif issubclass(kind, types.ModuleType):
             # Who takes what out of another module is not known.
-            if not _is_pure_module(value):
+            if value.__name__ not in PURE or not _is_library(value):
                 raise _UnknownError(f"the module {value.__name__} is passed on")
-            self._refer(value.__name__)
+            self._say(value.__name__)
+            self._refer_to_what_was_put_into(value)
         elif kind is types.MethodType:
             self._refer(value.__func__, value.__self__)
         elif kind in (staticmethod, classmethod):
@@ -191,19 +230,26 @@ class _Description:
         elif kind is functools.partial:
             self._refer(value.func, value.args, value.keywords, vars(value))
         elif kind is _CACHED:
-            if not self._is_named(value):
-                self._refer(vars(value))
+            if value.cache_info().currsize and not _comes_with_library(value.__wrapped__):
+                raise _UnknownError(f"{value} does not show what it holds")
+            self._refer_to_members(vars(value))
         elif kind in _DESCRIPTORS:
-            self._refer(value.__name__)
-            if not self._is_named(value.__objclass__):
+            self._say(value.__name__)
+            if not self._is_of_library(value.__objclass__):
                 raise _UnknownError(f"{value.__objclass__.__qualname__} is written in C")
         elif kind is types.MethodWrapperType:
-            self._refer(value.__name__, value.__self__)
+            self._say(value.__name__)
+            self._refer(value.__self__)
         elif kind is types.MemberDescriptorType:
             # A slot, which its name among the members of its class describes.
-            self._refer(value.__name__)
+            self._say(value.__name__)
         elif kind in _PICKLED:
             self._refer(*(list(each) if hasattr(each, "__next__") else each for each in value.__reduce_ex__(4)))
+        elif kind is re.Pattern:
+            self._refer(value.pattern, value.flags)
+        elif type(kind).__module__ == _PYBIND and hasattr(kind, "__members__"):
+            # An enumeration.
+            self._say(kind.__module__, str(value))
         elif kind in _LOCKS:
             return
         elif issubclass(kind, _OPERATORS):
@@ -225,52 +271,60 @@ class _Description:
             elements = list(base.__iter__(container))
         self._refer(len(elements), *elements)
 
-    def _is_named(self, value: Any) -> bool:
-        """Adds the name of a function or class by which a library holds it; whether one does.
+    def _is_of_library(self, value: type) -> bool:
+        """Adds the name of a class by which a library holds it; whether one does.
 
         Raises:
             _UnknownError: its results do not follow from its arguments.
         """
-        module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
-        # A decorator may have given a function of a user's the names of a library's, and Python names some classes of a
-        # user's after its own modules.
-        if not isinstance(module, str) or not _is_held(value, sys.modules.get(module), name):
-            is_static = isinstance(value, type) and module == "builtins" and not value.__flags__ & _HEAP_TYPE
+        module, name = value.__module__, value.__qualname__
+        # Python names some classes of a user's after its own modules.
+        if not _is_held(value, sys.modules.get(module), name):
+            is_static = module == "builtins" and not value.__flags__ & _HEAP_TYPE
             if is_static:
-                self._refer(name)
+                self._say(name)
             return is_static
-        if not _is_pure(module, name):
-            raise _UnknownError(f"{module}.{name} may depend on more than its arguments")
-        self._refer(module, name)
+        self._name(module, name)
         return True
 
+    def _name(self, module: str, name: str) -> None:
+        """Adds the name of a function or class of a library, and its module, if others could put something into it."""
+        if not _is_pure(module, name):
+            raise _UnknownError(f"{module}.{name} may depend on more than its arguments")
+        self._say(module, name)
+        if module in PURE:
+            self._refer(sys.modules[module])
+
     def _describe_function(self, function: types.FunctionType) -> None:
-        if self._is_named(function):
-            return
-        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        code, names = function.__code__, function.__globals__
+        cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
         closure = {name: cell.cell_contents for name, cell in cells.items()}
-        self._refer(function.__name__, function.__qualname__, function.__code__, function.__defaults__)
-        self._refer(function.__kwdefaults__, vars(function))
-        module = sys.modules.get(str(function.__globals__.get("__name__")))
-        is_whole = module is not None and vars(module) is function.__globals__ and _is_pure_module(module)
-        if is_whole and _lies_in_library(function.__code__.co_filename):
-            # What a library's decorator returns. The user's function is in its closure.
-            self._refer(closure)
+        self._refer_to_members(vars(function))
+        # Some modules of Python change their names.
+        module = sys.modules.get(getattr(names.get("__spec__"), "name", ""))
+        if module is not None and vars(module) is names and _is_library(module) and _comes_with_library(function):
+            # A function of a library's, or what a decorator of a library's returns: its closure has the user's.
+            self._name(module.__name__, _name_of(function))
+            self._say(code.co_firstlineno)
+            self._refer_to_members(closure)
+            self._is_of_users = False
+            self._refer(function.__defaults__, function.__kwdefaults__)
             return
-        self._refer({name: value for name, value in closure.items() if not isinstance(value, types.ModuleType)})
-        mentioned, attributes = _mentions(function.__code__)
+        self._is_of_users = True
+        self._say(function.__name__, function.__qualname__)
+        self._refer(code, function.__defaults__, function.__kwdefaults__)
+        self._refer_to_members(
+            {name: value for name, value in closure.items() if not isinstance(value, types.ModuleType)}
+        )
+        mentioned, attributes = _mentions(code)
         for place, name, *path in mentioned:
             for value in _roots(place, name, closure, function):
                 # That of a class, which dicts and sets call: numbers that they do not show.
                 if value is not hash or function.__name__ != "__hash__":
-                    self._refer(name)
+                    self._say(name)
                     self._look_up(value, path)
         for name in attributes:
-            if name in FRAMES or (name.startswith("__") and name.endswith("__") and name not in READABLE):
-                raise _UnknownError(f"{function.__qualname__} reads {name}")
-            added = vars(torch.Tensor).get(name)
-            if type(added) is types.FunctionType and not _lies_in_library(added.__code__.co_filename):
-                self._refer(name, added)
+            _refuse_hidden(name)
 
     def _look_up(self, value: Any, path: Iterable[str]) -> None:
         """Refers to what code finds if it reads attributes of a module."""
@@ -283,27 +337,35 @@ class _Description:
                 value = vars(value)[name]
             else:
                 raise _UnknownError(f"the module {value.__name__} computes {name}")
-            self._refer(name)
+            self._say(name)
         self._refer(value)
 
     def _describe_builtin(self, function: types.BuiltinFunctionType) -> None:
         name, owner = function.__name__, function.__self__
-        self._refer(name)
+        self._say(name)
         if isinstance(owner, types.ModuleType):
             if not (_is_library(owner) and _is_pure(owner.__name__, name)):
                 raise _UnknownError(f"{owner.__name__}.{name} may depend on more than its arguments")
-            self._refer(owner.__name__)
+            self._say(owner.__name__)
         elif owner is not None:
             self._refer(owner)
         elif getattr(torch._C._VariableFunctions, name, None) != function:
             raise _UnknownError(f"{name} is written in C")
 
     def _describe_class(self, value: Any) -> None:
-        if self._is_named(value):
-            return
         members = type.__getattribute__(value, "__dict__")
-        self._refer(value.__qualname__, type(value), value.__bases__)
-        self._refer({name: each for name, each in members.items() if name not in BY_PYTHON})
+        if "_abc_impl" in members and value not in (abc.ABC, typing.Protocol):
+            self._say(sorted(_registered(value)))
+        if self._is_of_library(value):
+            if not value.__flags__ & _IMMUTABLE:
+                self._refer(type(value), value.__bases__)
+                self._refer_to_what_was_put_into(value)
+        else:
+            self._is_of_users = True
+            # The annotations of a protocol say what its instances have.
+            self._say(value.__qualname__, tuple(members.get("__annotations__", ())))
+            self._refer(type(value), value.__bases__)
+            self._refer_to_members(members)
 
     def _describe_operator(self, operator: Any) -> None:
         """Adds the words for an operator in torch.ops: those of PyTorch count by their names."""
@@ -331,7 +393,9 @@ class _Description:
                 if type(member) in _KEPT and (name == "__dict__" or type(member) is types.MemberDescriptorType):
                     with contextlib.suppress(AttributeError):
                         kept[name] = member.__get__(value)
-        self._refer(kind, kept)
+        self._refer(kind)
+        self._refer_to_members(kept.pop("__dict__", {}))
+        self._refer_to_members(kept)
         if isinstance(value, _CONTAINERS):
             self._list(value)
         elif isinstance(value, _NUMBERS_AND_TEXT):
@@ -399,9 +463,6 @@ def _read(
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             _read(constant, imported, mentioned, attributes)
-        elif isinstance(constant, str) and constant.isidentifier():
-            # getattr may get it.
-            attributes[constant] = None
 
 
 def _path(steps: Sequence[dis.Instruction], at: int) -> Iterator[str]:
@@ -418,8 +479,57 @@ def _is_pure(module: str, name: str) -> bool:
     return (module in PURE and name not in IMPURE_IN.get(module, ())) or name in PURE_IN.get(module, ())
 
 
-def _is_pure_module(module: types.ModuleType) -> bool:
-    return module.__name__ in PURE and _is_library(module)
+def _refuse_hidden(text: str) -> None:
+    for name in _HIDDEN.findall(text):
+        if name not in READABLE:
+            raise _UnknownError(f"code may read {name}")
+
+
+def _name_of(function: types.FunctionType) -> str:
+    """The name of a function in its module. Decorators copy the others; Python 3.10 has none that they do not copy."""
+    return getattr(function.__code__, "co_qualname", function.__qualname__)
+
+
+def _put_into(owner: Any) -> dict[str, Any]:
+    """Everything in a module or class of a library that may not have been shipped in its place."""
+    put, names = {}, vars(owner)
+    inside = f"{owner.__qualname__}." if isinstance(owner, type) else ""
+    for name, value in names.items():
+        while type(value) is _CACHED:
+            value = value.__wrapped__
+        kind = type(value)
+        if name in BY_PYTHON or (not inside and name.startswith("__")) or isinstance(value, types.ModuleType):
+            is_shipped = True
+        elif not inside and _is_librarys_own(value):
+            # What a module has from another one may have another name there. functools renames its functions.
+            named = _name_of(value) if kind is types.FunctionType else value.__qualname__
+            if named != name:
+                put[name] = f"{value.__module__} {named}"
+            continue
+        elif kind is types.FunctionType:
+            is_shipped = _comes_with_library(value) and _name_of(value) == inside + name
+        elif kind is types.BuiltinFunctionType:
+            is_shipped = value.__name__ == name
+        elif kind in _ATTRIBUTES:
+            is_shipped = value.__objclass__ is owner
+        else:
+            is_shipped = issubclass(kind, _ANNOTATIONS) or kind.__module__ in _ANNOTATING
+        if not is_shipped:
+            put[name] = names[name]
+    return put
+
+
+def _is_librarys_own(value: Any) -> bool:
+    if isinstance(value, type):
+        return value.__module__ == "builtins" or _is_held(value, sys.modules.get(value.__module__), value.__qualname__)
+    return isinstance(value, types.BuiltinFunctionType) or _comes_with_library(value)
+
+
+def _registered(value: type) -> set[str]:
+    """The names of all classes that were registered with an abstract one, or with a class that inherits from it."""
+    registry = _get_dump(value)[0] if "_abc_impl" in vars(value) else ()
+    names = {f"{each.__module__}.{each.__qualname__}" for each in (reference() for reference in registry) if each}
+    return names.union(*map(_registered, type.__subclasses__(value)))
 
 
 def _is_held(value: Any, module: types.ModuleType | None, name: str) -> bool:
@@ -446,12 +556,18 @@ def _is_library(module: types.ModuleType) -> bool:
     return name in sys.builtin_module_names or (parent is not None and _is_library(parent))
 
 
+def _comes_with_library(function: Any) -> bool:
+    return isinstance(function, types.FunctionType) and _lies_in_library(function.__code__.co_filename)
+
+
 @functools.cache
 def _lies_in_library(file: str) -> bool:
+    if file.startswith("<frozen "):
+        return True
     path = Path(file).resolve()
     if path.is_relative_to(_PYTORCH):
         return True
     at = [place for place, part in enumerate(path.parts) if part in ("site-packages", "dist-packages")]
     if at:
-        return path.parts[at[-1] + 1] == "triton"
+        return path.parts[at[-1] + 1] in ("triton", "typing_extensions.py")
     return any(path.is_relative_to(each) for each in _PYTHON)

@@ -12,12 +12,12 @@ def _names(text: str) -> frozenset[str]:
 # Modules of Python, PyTorch and Triton in which the results of every function follow from its arguments.
 PURE = _names(
     """
-    builtins math cmath operator _operator functools itertools collections _collections collections.abc _collections_abc
-    abc numbers types typing enum dataclasses contextlib copy bisect heapq string struct _struct fractions statistics
-    torch.functional torch.nn.functional torch._C._nn torch._C._linalg torch._C._fft torch._C._special torch._C._sparse
-    torch.linalg torch.fft torch.special torch.func torch._functorch.apis torch._functorch.eager_transforms
-    torch.autograd torch.autograd.function torch.autograd.grad_mode torch.utils._contextlib torch.utils._pytree
-    torch.nn.parameter torch.types torch._tensor triton.language triton.language.core triton.language.math
+    builtins math cmath operator _operator functools _functools itertools collections _collections collections.abc
+    _collections_abc abc numbers types enum dataclasses contextlib bisect _bisect heapq _heapq _statistics string
+    struct _struct fractions statistics torch.functional torch.nn.functional torch._C._nn torch._C._linalg
+    torch._C._fft torch._C._special torch._C._sparse torch.linalg torch.fft torch.special torch.autograd
+    torch.autograd.grad_mode torch.utils._contextlib torch.nn.parameter
+    torch.nn.modules.module torch.types torch._tensor triton.language triton.language.core triton.language.math
     triton.language.standard triton.language.random
     """
 )
@@ -32,28 +32,41 @@ PURE_IN = {
     "triton": _names("cdiv next_power_of_2"),
     "triton.runtime.autotuner": _names("Config Autotuner Heuristics"),
     "triton.runtime.jit": _names("JITFunction"),
-    "torch._C": _names("TensorBase _TensorBase"),
-    "torch.nn.modules.module": _names("Module"),
+    "torch._C": _names(
+        "_FunctionBase TensorBase _TensorBase _TensorMeta _disabled_torch_function_impl _disabled_torch_dispatch_impl"
+    ),
+    "torch.autograd.function": _names(
+        "Function FunctionCtx FunctionMeta once_differentiable _ContextMethodMixin _HookMixin _SingleLevelFunction"
+    ),
+    "torch._jit_internal": _names("boolean_dispatch"),
+    "inspect": _names("BoundArguments Parameter Signature _ParameterKind _empty"),
+    "re": _names("RegexFlag"),
+    "reprlib": _names("recursive_repr"),
+    "typing_extensions": _names("deprecated"),
+    "typing": _names(
+        "Any Generic NamedTuple NamedTupleMeta NewType Protocol TypedDict cast get_args get_origin overload "
+        "_BaseGenericAlias _Final _GenericAlias _LiteralGenericAlias _LiteralSpecialForm _NotIterable _ProtocolMeta "
+        "_SpecialForm _SpecialGenericAlias _UnionGenericAlias _no_init_or_replace_init _tp_cache"
+    ),
     "threading": _names("Lock RLock"),
     "_thread": _names("RLock LockType lock allocate_lock allocate"),
-    "warnings": _names("warn"),
 }
 IMPURE_IN = {
     "builtins": _names("open input id hash eval exec compile globals breakpoint help __import__ __build_class__"),
-    "typing": _names("get_type_hints"),
-    "dataclasses": _names("fields"),
+    "dataclasses": _names("fields asdict astuple"),
 }
 # Functions without arguments that return a setting: their value counts.
 SETTINGS = (
     *(torch.get_num_threads, torch.get_default_dtype, torch.get_default_device, torch._C._get_cudnn_benchmark),
     *(torch.get_num_interop_threads, torch.get_float32_matmul_precision, torch.are_deterministic_algorithms_enabled),
 )
-# Members that Python itself adds to a class. Code may not read them, as it may not read what it was made of.
+# Members that Python or PyTorch itself adds to a class. Code may not read them, as it may not read what it was made of.
 BY_PYTHON = _names(
     """
-    __annotate_func__ __annotations__ __annotations_cache__ __dataclass_fields__ __dataclass_params__ __dict__ __doc__
-    __firstlineno__ __match_args__ __module__ __orig_bases__ __parameters__ __qualname__ _abc_impl __slots__
-    __static_attributes__ __weakref__
+    __abstractmethods__ __annotate_func__ __annotations__ __annotations_cache__ __dataclass_fields__
+    __dataclass_params__ __dict__ __dlpack_c_exchange_api__ __doc__
+    __firstlineno__ __orig_bases__ __parameters__ __qualname__ _abc_impl
+    __signature__ __static_attributes__ __weakref__
     """
 )
 # Attributes with two underscores that code may read.
@@ -62,11 +75,9 @@ READABLE = _names(
     __dict__ __name__ __qualname__ __class__ __wrapped__ __self__ __func__ __members__ __version__ __init__ __new__
     __call__ __post_init__ __init_subclass__ __enter__ __exit__ __len__ __iter__ __next__ __contains__ __getitem__
     __setitem__ __getattr__ __getattribute__ __setattr__ __delattr__ __eq__ __hash__ __or__ __and__ __add__ __mul__
-    __str__ __repr__
+    __str__ __repr__ __main__ __triton_builtin__
     """
 )
-# From a frame, code reaches all variables.
-FRAMES = _names("gi_frame ag_frame cr_frame tb_frame f_back f_globals f_locals")
 # What a Triton kernel, and what tunes it, follow from.
 OF_TRITON = (
     *("fn", "configs", "keys", "values", "reset_to_zero", "restore_value", "early_config_prune", "perf_model"),

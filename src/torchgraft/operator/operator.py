@@ -383,7 +383,8 @@ class Operator:
 
     def _name_for_caches(self) -> None:
         # Functions of a declaration may call other operators, whose own words may be older than what these refer to.
-        meanings = {name: (each, each._meaning) for name, each in Operator.registered.items()}
+        meanings: dict[str, tuple[Any, Callable[[], Any]]] = {"Operator": (Operator, _put_into_the_class)}
+        meanings.update((name, (each, each._meaning)) for name, each in Operator.registered.items())
         self.declaration_word = fingerprint(self._taken_for_granted(), meanings)
         pytorch.name_for_caches(self.raw, self.declaration_word)
 
@@ -397,7 +398,10 @@ class Operator:
 
     def _meaning(self) -> tuple[Any, ...]:
         said = self.declaration  # results of a call in Python follow from this where tensors have no data
-        return self._taken_for_granted(), said.reference, said.autocast, said.kernels, said.compile, said.dtypes_of
+        meaning = said.reference, said.autocast, said.kernels, said.compile, said.dtypes_of
+        # A user may keep more in an Operator, or in a class that inherits from it.
+        kept = {name: value for name, value in vars(self).items() if name not in _OWN}
+        return self._taken_for_granted(), meaning, type(self), kept
 
     def __call__(self, /, *arguments: Any, **named: Any) -> Any:
         """The visible results of the operator; arguments by position and by name, as in the schema."""
@@ -498,3 +502,26 @@ def _registered(qualified_name: str, module: str) -> Operator:
     if qualified_name not in Operator.registered:
         raise RuntimeError(f"{qualified_name} was undeclared, or {module} does not declare it: declare it first")
     return Operator.registered[qualified_name]
+
+
+# The attributes that an Operator sets itself.
+_OWN = frozenset(
+    (
+        *(
+            "_argument_count",
+            "_complete",
+            "_definitions",
+            "_library",
+            "_named_for",
+            "_schemas",
+            "_sharding",
+            "autograd",
+        ),
+        *("call", "declaration", "declaration_word", "identity", "module", "names"),
+    )
+)
+_SHIPPED = dict(vars(Operator))
+
+
+def _put_into_the_class() -> dict[str, Any]:
+    return {name: value for name, value in vars(Operator).items() if _SHIPPED.get(name) is not value}
