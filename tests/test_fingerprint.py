@@ -631,6 +631,15 @@ def test_an_ordinary_declaration_has_one_word_and_another_one_has_another(name):
     assert fingerprint(make_output(2)) != fingerprint(make_output(3))
 
 
+def test_what_compilers_put_into_modules_while_they_compile_does_not_count():
+    make_output = TestOrdinaryDeclarations.layer
+    before = fingerprint(make_output(2))
+    layer = torch.nn.Linear(2, 2)
+    torch.compile(layer, backend="eager")(torch.ones(2))
+    assert torch.nn.Module.__init__.__code__.co_filename.endswith("mutation_guard.py")
+    assert fingerprint(make_output(2)) == before
+
+
 class TestWhatIsPutIntoLibraries:
     """Each function below changes a library or a registry by a size and makes an `output` that depends on it."""
 

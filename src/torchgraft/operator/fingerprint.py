@@ -507,7 +507,7 @@ def _put_into(owner: Any) -> dict[str, Any]:
                 put[name] = f"{value.__module__} {named}"
             continue
         elif kind is types.FunctionType:
-            is_shipped = _comes_with_library(value) and _name_of(value) == inside + name
+            is_shipped = _comes_with_library(value) and (_name_of(value) == inside + name or _is_of_compilers(value))
         elif kind is types.BuiltinFunctionType:
             is_shipped = value.__name__ == name
         elif kind in _ATTRIBUTES:
@@ -558,6 +558,12 @@ def _is_library(module: types.ModuleType) -> bool:
 
 def _comes_with_library(function: Any) -> bool:
     return isinstance(function, types.FunctionType) and _lies_in_library(function.__code__.co_filename)
+
+
+def _is_of_compilers(function: types.FunctionType) -> bool:
+    """Whether PyTorch's compilers put a function into a class themselves, as they do with `Module.__init__`."""
+    file = Path(function.__code__.co_filename)
+    return any(file.is_relative_to(_PYTORCH / each) for each in ("_dynamo", "fx", "_functorch", "export", "_export"))
 
 
 @functools.cache
