@@ -388,7 +388,7 @@ _FLOATS = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "fl
 
 def is_interpreted(kernel: Any) -> bool:
     """Whether Triton's interpreter runs what `triton.jit` made, however it is tuned."""
-    return type(_innermost(kernel)).__name__ == "InterpretedFunction"
+    return type(innermost(kernel)).__name__ == "InterpretedFunction"
 
 
 def has_rules(kernel: Any) -> bool:
@@ -396,7 +396,7 @@ def has_rules(kernel: Any) -> bool:
     return type(kernel).__name__ == "Heuristics"
 
 
-def _innermost(kernel: Any) -> Any:
+def innermost(kernel: Any) -> Any:
     """What `triton.jit` made, without what tunes it."""
     while type(kernel).__name__ in ("Autotuner", "Heuristics"):
         kernel = kernel.fn

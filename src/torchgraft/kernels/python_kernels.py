@@ -23,6 +23,7 @@ from torchgraft.declaration import Declaration
 from torchgraft.declaration.autocast import no_autocast
 from torchgraft.declaration.memory import expect_own_memory
 from torchgraft.declaration.schema import by_name, tensors_in
+from torchgraft.kernels import triton_launches
 from torchgraft.kernels.names import Names
 
 Kernel = Callable[..., Any]
@@ -97,7 +98,7 @@ class PythonKernels:
         if name == COMPILED and self.compiled is not None:
             return self.compiled(*arguments)
         self.declaration.explain(*arguments)
-        on_launch = recorders.get(self.declaration.qualified_name)
+        on_launch = triton_launches.recorder(self.declaration.qualified_name)
         launches = private_triton.Launches(forced[1] if forced else 0, on_launch=on_launch)
         is_wrapped = name in self.shown_to_compilers
         # Autocast has cast what the declaration says, and would cast all else that the kernel is made of.
@@ -117,10 +118,6 @@ _forced: list[str] = []
 def forced_name() -> str:
     """The name of the kernel that is forced; empty where none is."""
     return _forced[-1] if _forced else ""
-
-
-# Called with each Triton kernel that an operator launches under the interpreter; by the operator's qualified name.
-recorders: dict[str, Callable[[Any, Mapping[str, Any], Mapping[str, Any]], None]] = {}
 
 
 def _configurations(function: Kernel) -> list[str]:
