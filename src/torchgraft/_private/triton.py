@@ -435,8 +435,8 @@ def _repair_tuning() -> None:
             given = {**self.nargs, **named, **config.all_kwargs()}
             key = _key(self, given)
             if len(self.configs) > 1 and key not in self.cache:
-                self.cache[key] = config
                 _expect_same_again(self, config, arguments, named, given)
+                self.cache[key] = config
             else:
                 _run_hook(config, given)
                 self.fn.run(*arguments, **named, **config.all_kwargs())

@@ -1,4 +1,4 @@
-"""The private names of Triton's compiler that torchgraft depends on; it compiles kernels for GPUs that are not there."""
+"""The private names of Triton's compiler that torchgraft depends on; it compiles kernels for GPUs that are absent."""
 
 from __future__ import annotations
 

@@ -33,8 +33,9 @@ from torchgraft.kernels.triton_launches import Launch, read
 
 # A kernel is asked about so many of its launches whether Triton's language allows them.
 _MOST_LAUNCHES = 64
-# A compilation that takes longer than this hangs.
-_SECONDS_TO_COMPILE = 300.0
+# A kernel whose compilation takes longer than this is left out: nothing is known of it.
+_SECONDS_TO_COMPILE = 30.0
+_SECONDS_TO_START = 120.0
 
 
 @dataclass
@@ -84,15 +85,14 @@ def run_triton_compiler(
     launches = read(folder)
     architectures = " and ".join(_capability(each) for each in TARGETS)
     on_step(f"compiling {len(launches)} launches of Triton kernels for compute capability {architectures}")
-    found, ended = _in_own_process(launches, sorted({job.operator.module for job in jobs}))
+    found = _compile_all(launches, sorted({job.operator.module for job in jobs}))
     seconds = (time.monotonic() - started) / len(jobs)
     results = []
     for job in jobs:
         about = found.get(job.operator.qualified_name, _Found())
         has_launches = any(each.operator == job.operator.qualified_name for each in launches)
-        message = about.message or (ended if has_launches and not about.compiled else "")
-        if message:
-            failure = Failure(message, reproduce=job.reproduce(), traceback=about.source)
+        if about.message:
+            failure = Failure(about.message, reproduce=job.reproduce(), traceback=about.source)
             result = job.result("fail", seconds, failure=failure)
         elif not has_launches:
             result = job.result("not applicable", seconds, reason="no property of this run launched a Triton kernel")
@@ -107,62 +107,93 @@ def _capability(target: int) -> str:
     return f"{target // 10}.{target % 10}"
 
 
-def _in_own_process(launches: Sequence[Launch], modules: Sequence[str]) -> tuple[dict[str, _Found], str]:
-    """Compiles launches in a process in which Triton's interpreter is off.
+_Groups = dict[tuple[str, str, str], list[Launch]]
+
+
+def _compile_all(launches: Sequence[Launch], modules: Sequence[str]) -> dict[str, _Found]:
+    """Compiles launches, and returns what was found by the operator's qualified name.
+
+    A process in which Triton's interpreter is off compiles one kernel after the other. If it ends or hangs, another one
+    goes on with the next kernel.
+    """
+    waiting: _Groups = {}
+    for launch in launches:
+        waiting.setdefault((launch.operator, launch.module, launch.function), []).append(launch)
+    found: dict[str, _Found] = {}
+    context = multiprocessing.get_context("spawn")
+    while waiting:
+        receiving, sending = context.Pipe(duplex=False)
+        with patch.dict(os.environ, {"TRITON_INTERPRET": "0"}):
+            process = context.Process(target=_work, args=(sending, places.places(), modules, waiting), daemon=True)
+            process.start()
+        sending.close()
+        died, why = _collect(receiving, waiting, found)
+        process.kill()
+        process.join()
+        receiving.close()
+        if died or why:
+            key = next(iter(waiting))
+            about = found.setdefault(key[0], _Found())
+            about.message = about.message or f"{key[2]} was not compiled: {why or _death(process.exitcode or 0)}"
+            del waiting[key]
+    return found
+
+
+def _death(code: int) -> str:
+    how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+    return f"Triton's compiler ended its process ({how})"
+
+
+def _collect(receiving: Connection, waiting: _Groups, found: dict[str, _Found]) -> tuple[bool, str]:
+    """Takes what a process finds until it has compiled all that is waiting, hangs or ends.
 
     Returns:
-        What was found, by the operator's qualified name; and why the process ended early, or an empty text.
+        Whether it died at the first kernel that still waits, and the error that it told of instead.
     """
-    context = multiprocessing.get_context("spawn")
-    receiving, sending = context.Pipe(duplex=False)
-    with patch.dict(os.environ, {"TRITON_INTERPRET": "0"}):
-        process = context.Process(target=_work, args=(sending, places.places(), modules, launches), daemon=True)
-        process.start()
-    sending.close()
-    found: dict[str, _Found] = {}
-    doing, ended = "", ""
+    seconds = _SECONDS_TO_START
     try:
-        while receiving.poll(_SECONDS_TO_COMPILE):
-            kind, value = receiving.recv()
-            if kind == "found":
-                found = value
+        while waiting:
+            if not receiving.poll(seconds):
+                operator, _, function = next(iter(waiting))
+                why = f"{function} was not compiled within {seconds:.0f} seconds, and was left out"
+                found.setdefault(operator, _Found()).remarks[why] = None
+                del waiting[next(iter(waiting))]
                 break
-            doing = value
-        else:
-            ended = f"Triton's compiler did not finish {doing} within {_SECONDS_TO_COMPILE:.0f} seconds"
-            process.kill()
+            kind, value = receiving.recv()
+            seconds = _SECONDS_TO_COMPILE
+            if kind == "error":
+                return False, str(value)
+            if kind == "found":
+                (operator, *_), each = value
+                about = found.setdefault(operator, _Found())
+                about.message, about.source = about.message or each.message, about.source or each.source
+                about.remarks.update(each.remarks)
+                about.compiled += each.compiled
+                del waiting[value[0]]
     except EOFError:
-        process.join()
-        code = process.exitcode or 0
-        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        ended = f"Triton's compiler ended the process ({how}), at {doing}"
-    process.join()
-    receiving.close()
-    return found, ended
+        return True, ""
+    return False, ""
 
 
-def _work(
-    connection: Connection, known: Mapping[str, Path], modules: Sequence[str], launches: Sequence[Launch]
-) -> None:
-    """Imports the operators' modules, and compiles their launches."""
+def _work(connection: Connection, known: Mapping[str, Path], modules: Sequence[str], waiting: _Groups) -> None:
+    """Imports the operators' modules, and compiles the kernels that wait."""
     warnings.simplefilter("ignore")
     # What the compiler prints would stand in the middle of a table; its errors have a text.
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     os.dup2(silence, 2)
     places.remember(known)
-    connection.send(("doing", f"the import of {', '.join(modules)}"))
-    for module in modules:
-        importlib.import_module(module)
-    found: dict[str, _Found] = {}
-    compilers = {each: Compiler(each) for each in TARGETS}
-    groups: dict[tuple[str, str, str], list[Launch]] = {}
-    for launch in launches:
-        groups.setdefault((launch.operator, launch.module, launch.function), []).append(launch)
-    for (operator, module, function), alike in groups.items():
-        connection.send(("doing", f"{module}.{function}"))
-        _compile_kernel(alike, compilers, found.setdefault(operator, _Found()))
-    connection.send(("found", found))
+    try:
+        for module in modules:
+            importlib.import_module(module)
+        compilers = {each: Compiler(each) for each in TARGETS}
+        connection.send(("started", None))
+        for key, launches in waiting.items():
+            found = _Found()
+            _compile_kernel(launches, compilers, found)
+            connection.send(("found", (key, found)))
+    except Exception as error:
+        connection.send(("error", f"{type(error).__name__}: {error}"))
 
 
 def _compile_kernel(launches: Sequence[Launch], compilers: Mapping[int, Compiler], found: _Found) -> None:
