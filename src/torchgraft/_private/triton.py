@@ -220,7 +220,9 @@ def _repair_reductions(interpreter: Any, values: _Values) -> None:
     def combine(self: Any, left: Sequence[Any], right: Sequence[Any], dtypes: Sequence[Any]) -> list[Any]:
         """Combines two halves by the author's function."""
         found = self.combine_fn(*map(self.to_tensor, left, dtypes), *map(self.to_tensor, right, dtypes))
-        return [each.handle.data for each in (found if isinstance(found, tuple) else (found,))]
+        together = found if isinstance(found, tuple) else (found,)
+        # Functions of Triton's may return bfloat16 as float32.
+        return [values.handle(values.of(each.handle), dtype).data for each, dtype in zip(together, dtypes, strict=True)]
 
     def reduced(self: Any, arrays: Sequence[Any], dtypes: Sequence[Any], axis: int) -> list[Any]:
         """What is left of arrays along a dimension, which then has one element."""
