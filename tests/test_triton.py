@@ -57,6 +57,25 @@ def _counts(x, n, B: tl.constexpr):
     tl.store(x + place, tl.load(x + place, mask=place < n) + 1, mask=place < n)
 
 
+@triton.jit
+def _races(x, y):
+    place = tl.arange(0, 8)
+    tl.store(y + place, tl.load(y + place) + tl.load(x + 8 * tl.program_id(0) + place))
+
+
+@triton.jit
+def _in_place(x, y):
+    place = 8 * tl.program_id(0) + tl.arange(0, 8)
+    tl.store(x + place, tl.load(x + place) + 1)
+    tl.store(y + tl.arange(0, 8), 1.0)
+
+
+@triton.jit
+def _atomic(x, y):
+    place = tl.arange(0, 8)
+    tl.atomic_add(y + place, tl.load(x + 8 * tl.program_id(0) + place))
+
+
 operator = torchgraft.Operator("triton_tests::tuned(Tensor input) -> Tensor", reference=lambda input: 3 * input)
 
 
@@ -88,6 +107,12 @@ try:
     _counts[(2,)](torch.zeros(8), 8)
 except RuntimeError as error:
     found["again"] = str(error)
+for kernel in (_races, _in_place, _atomic):
+    try:
+        kernel[(3,)](torch.ones(3, 8), torch.zeros(8))
+        found[kernel.__name__] = ""
+    except RuntimeError as error:
+        found[kernel.__name__] = str(error)
 _tuned[(2,)](torch.ones(8), torch.zeros(8), 8)
 with ThreadPoolExecutor(8) as pool:
     inputs = [torch.full((40,), float(number)) for number in range(40)]
@@ -207,6 +232,12 @@ def test_each_configuration_of_a_tuned_kernel_is_a_kernel_of_its_own(found):
 def test_a_tuned_kernel_that_changes_what_it_was_given_says_so(found):
     assert "triton.autotune launches _counts several times in a first call, and x is not the same" in found["again"]
     assert "restore_value=['x']" in found["again"]
+
+
+def test_a_program_that_reads_what_another_one_writes_is_a_race(found):
+    assert "data race: program 1 of _races reads what program 0 writes to y" in found["_races"]
+    assert found["_in_place"] == ""
+    assert found["_atomic"] == ""
 
 
 def test_threads_may_launch_tuned_kernels(found):

@@ -331,7 +331,7 @@ def _repair_launches(interpreter: Any) -> None:
     language = importlib.import_module("triton.language")
     function = interpreter.InterpretedFunction
     run, patch = function.run, interpreter._patch_lang
-    values = _Values(interpreter)
+    values, accesses = _Values(interpreter), _Accesses(interpreter)
     # The names that were replaced for the launch under way, by the global variables of the functions that see them.
     replaced: dict[int, Any] = {}
 
@@ -367,14 +367,120 @@ def _repair_launches(interpreter: Any) -> None:
             for name, value in bound.items()
         }
         with _lock, numpy.errstate(all="ignore"):
+            accesses.begin()
             try:
-                return run(self, grid=tuple(map(int, sizes)), warmup=False, **given)
+                run(self, grid=tuple(map(int, sizes)), warmup=False, **given)
+                accesses.expect_no_race(self.fn.__name__, bound)
             finally:
                 for each in reversed(list(replaced.values())):
                     each.restore()
                 replaced.clear()
 
     interpreter._patch_lang, function.run = patch_once, launch
+
+
+class RaceError(RuntimeError):
+    """A program of a launch reads what another one writes, without an atomic operation."""
+
+
+# A launch that reads and writes more elements than this is not watched.
+_MOST_ACCESSES = 2**20
+
+
+class _Accesses:
+    """The addresses that each program of a launch reads and writes.
+
+    The interpreter runs one program after the other. On a GPU they run side by side, and only atomic operations, with
+    which one can wait for another, say which comes first: a launch that has one is not watched.
+    """
+
+    def __init__(self, interpreter: Any) -> None:
+        self._numpy, self._builder = interpreter.np, interpreter.interpreter_builder
+        builder = interpreter.InterpreterBuilder
+        load, store = builder.create_masked_load, builder.create_masked_store
+
+        def create_masked_load(building: Any, pointers: Any, mask: Any, *more: Any) -> Any:
+            self._note(self._reads, pointers, mask)
+            return load(building, pointers, mask, *more)
+
+        def create_masked_store(building: Any, pointers: Any, value: Any, mask: Any, *more: Any) -> Any:
+            self._note(self._writes, pointers, mask)
+            return store(building, pointers, value, mask, *more)
+
+        def unwatched(operation: Any) -> Any:
+            def run(*arguments: Any) -> Any:
+                self._left = -1
+                return operation(*arguments)
+
+            return run
+
+        builder.create_masked_load, builder.create_masked_store = create_masked_load, create_masked_store
+        for name in ("create_atomic_cas", "create_atomic_rmw"):
+            setattr(builder, name, unwatched(getattr(builder, name)))
+        self._reads: list[tuple[Any, int]] = []
+        self._writes: list[tuple[Any, int]] = []
+        self._left = 0
+
+    def begin(self) -> None:
+        """Forgets the last launch."""
+        self._reads.clear()
+        self._writes.clear()
+        self._left = _MOST_ACCESSES
+
+    def _note(self, kept: list[tuple[Any, int]], pointers: Any, mask: Any) -> None:
+        if self._left < 0:
+            return
+        inside = self._numpy.asarray(getattr(mask, "data", mask), dtype=bool)
+        addresses = self._numpy.broadcast_to(pointers.data, inside.shape)[inside]
+        self._left -= addresses.size
+        x, y, z = self._builder.grid_idx
+        columns, rows, _ = self._builder.grid_dim
+        if addresses.size:
+            kept.append((addresses, x + columns * (y + rows * z)))
+
+    def expect_no_race(self, kernel: str, arguments: Mapping[str, Any]) -> None:
+        """Raises RaceError if a program read what another one wrote."""
+        if self._left < 0 or len({program for _, program in self._writes}) < 2:
+            return
+        tensors = {name: each for name, each in arguments.items() if isinstance(each, torch.Tensor)}
+        for name, tensor in tensors.items():
+            start = tensor.untyped_storage().data_ptr()
+            end = start + tensor.untyped_storage().nbytes()
+            reads, writes = (self._within(each, start, end) for each in (self._reads, self._writes))
+            if reads is None or writes is None:
+                continue
+            race = self._race(*reads, *writes)
+            if race is not None:
+                reader, writer = race
+                raise RaceError(
+                    f"data race: program {reader} of {kernel} reads what program {writer} writes to {name}, and on a "
+                    "GPU either may be first: use an atomic operation such as tl.atomic_add, or a launch for each step"
+                )
+
+    def _within(self, accesses: Sequence[tuple[Any, int]], start: int, end: int) -> tuple[Any, Any] | None:
+        """The addresses of one storage and the programs that use them; None if there are none."""
+        numpy = self._numpy
+        found = [each for each in accesses if start <= int(each[0].min()) < end]
+        if not found:
+            return None
+        counts = [addresses.size for addresses, _ in found]
+        programs = numpy.repeat([program for _, program in found], counts)
+        return numpy.concatenate([addresses for addresses, _ in found]), programs
+
+    def _race(self, read: Any, readers: Any, written: Any, writers: Any) -> tuple[int, int] | None:
+        """A program that reads and another one that writes the same address; None if there are none."""
+        numpy = self._numpy
+        order = numpy.lexsort((writers, written))
+        written, writers = written[order], writers[order]
+        first = numpy.searchsorted(written, read, side="left")
+        last = numpy.searchsorted(written, read, side="right") - 1
+        for place in (first, last):
+            # Of the programs that write an address these are the first and the last; both are the reader, or it races.
+            races = (first <= last) & (writers[numpy.clip(place, 0, len(writers) - 1)] != readers)
+            if races.any():
+                at = int(numpy.argmax(races))
+                return int(readers[at]), int(writers[place[at]])
+        return None
 
 
 class _Nothing:
