@@ -509,3 +509,23 @@ def test_awkward_strides_hold_the_same_values(shape):
     assert shape in ((), (1,)) or any(not each.is_contiguous() for each in kinds.values())
     # Not where PyTorch's allocator would have put it.
     assert not shape or kinds["offset by one element"].storage_offset() == 1
+
+
+def test_a_random_operator_without_float64_is_asked_in_each_of_its_dtypes():
+    def by_seed(input, seed):
+        return input * torch.rand(input.shape, generator=torch.Generator().manual_seed(seed)).to(input.dtype)
+
+    operator = torchgraft.Operator(
+        "checking_random::scaled(Tensor input, int seed) -> Tensor",
+        reference=by_seed,
+        shapes="... -> ...",
+        dtypes=(torch.float32, torch.float16),
+        random=("seed",),
+        kernels={"cpu": (torch.float32, torch.float16)},
+    )
+    operator.kernel("cpu", name="in Python")(by_seed)
+    samples = torchgraft.sampling.Samples(
+        [torchgraft.sampling.Sample("a few", (torchgraft.sampling.Drawn((5,)), 7))],
+    )
+    report = torchgraft.check(operator, samples, device="cpu", properties=["dtypes"])
+    assert report.passed, report

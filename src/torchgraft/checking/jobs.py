@@ -11,7 +11,7 @@ import torch
 from torchgraft.checking.adopting.adopted import words_of
 from torchgraft.checking.kernels import expect_kernels, listed_kernels
 from torchgraft.checking.properties import PROPERTIES
-from torchgraft.checking.result import ALL_DTYPES, EMULATED, NVCC, Failure, Result
+from torchgraft.checking.result import ALL_DTYPES, COMPILERS, EMULATED, NVCC, TRITON, Failure, Result
 from torchgraft.checking.subject import Subject, target_of
 from torchgraft.operator import Operator
 from torchgraft.sampling import Samples
@@ -40,7 +40,7 @@ class Job:
         calls: how many random calls a property makes that checks any call; None: a few.
         under: the sanitizer under which the property runs again; empty: none.
         kernel: the kernel that runs every call that it supports; empty: the library chooses.
-        place: where kernels run or are compiled, if not on the device: EMULATED or NVCC.
+        place: where kernels run or are compiled, if not on the device: EMULATED, NVCC or TRITON.
     """
 
     property_name: str
@@ -76,6 +76,8 @@ class Job:
         words = ["graft", *words_of(self.operator)]
         if self.place == NVCC:
             return shlex.join([*words, "--device", "cuda", "--compile-cuda"])
+        if self.place == TRITON:
+            return shlex.join([*words, "--device", "cpu", "--quick"])
         # A single random call is the first of a run from its seed: of one call with --stress, or else of the few calls
         # that the property makes by itself.
         words += ["--property", self.property_name] if seed is None or self.calls is None else ["--stress", "1"]
@@ -95,7 +97,7 @@ class Job:
     def result(self, status: Literal["pass", "fail", "not applicable"], seconds: float, **more: Any) -> Result:
         """Makes a result of this job."""
         title = f"{self.under}: {self.property_name}" if self.under else self.property_name
-        dtype = ALL_DTYPES if self.place == NVCC else self.dtype_name
+        dtype = ALL_DTYPES if self.place in COMPILERS else self.dtype_name
         return Result(title, self.name, self.where, dtype, status, seconds, kernel=self.kernel, **more)
 
 

@@ -25,7 +25,7 @@ def listed_kernels(operator: Operator, device: str) -> tuple[str, ...]:
     kind = torch.device(device).type
     in_python = python_kernels.kernels_of(operator.qualified_name, kind)
     listed = native.kernels(operator.namespace, kind).get(operator.name, ())
-    return listed if in_python is None else (*listed, *in_python.kernels)
+    return listed if in_python is None else (*listed, *in_python.listed)
 
 
 def expect_kernels(operators: Sequence[Operator], devices: Sequence[str]) -> list[str]:

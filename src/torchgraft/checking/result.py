@@ -8,10 +8,12 @@ class NotApplicable(Exception):  # noqa: N818  an answer, not an error
     """The property has no meaning for this operator, or cannot be checked on this machine; says why."""
 
 
-# The places beside the devices of the machine: the emulator, which runs CUDA kernels on the CPU, and the CUDA toolkit's
-# compiler, which runs nothing.
+# The places beside the devices of the machine: the emulator, which runs CUDA kernels on the CPU, and the compilers of
+# the CUDA toolkit and of Triton, which run nothing.
 EMULATED = "emulated cuda"
 NVCC = "nvcc"
+TRITON = "triton"
+COMPILERS = (NVCC, TRITON)
 # The dtype in results of a compiler.
 ALL_DTYPES = "all dtypes"
 # The beginning of the failure of a job whose process died.
@@ -58,7 +60,7 @@ class Result:
 
     Attributes:
         status: 'pass', 'fail' or 'not applicable'.
-        reason: why it is not applicable.
+        reason: why it is not applicable; or what one that passes does not vouch for.
         facts: what was measured on the way, by name.
         called: how many random calls were made.
         kernel: the kernel that served every call that it supports; empty where the library chose.

@@ -48,7 +48,7 @@ from torchgraft.cli.shared import (
     prepare_files,
     write_files,
 )
-from torchgraft.kernels import python_kernels
+from torchgraft.kernels import python_kernels, triton_launches
 from torchgraft.machine.figures import as_json
 
 if TYPE_CHECKING:
@@ -183,9 +183,10 @@ def run_and_report(
     from torchgraft.checking.report.left_out import find_left_out
     from torchgraft.checking.report.live import LiveCheck
     from torchgraft.checking.report.printed import print_report
-    from torchgraft.checking.result import EMULATED, NVCC
+    from torchgraft.checking.result import EMULATED, NVCC, TRITON
     from torchgraft.checking.run import run_everywhere
     from torchgraft.checking.sanitizers.run import run_sanitized
+    from torchgraft.checking.triton_targets import run_triton_compiler
     from torchgraft.checking.without_gpu import run_compiled, run_emulated
     from torchgraft.machine.environment import describe_environment
 
@@ -194,7 +195,8 @@ def run_and_report(
     finished: list[Result] = []
     unreached: list[Result] = []
     interrupt_when_told_to_end()
-    with LiveCheck(console, every) as live:
+    compiled = [job for job in plan.again if job.place == TRITON]
+    with LiveCheck(console, every) as live, triton_launches.recorded(bool(compiled)) as launches:
 
         def finish(job: Job, result: Result) -> None:
             finished.append(result)
@@ -206,11 +208,12 @@ def run_and_report(
                 unreached = find_unreached(plan.jobs, results)
             shown: Any = {"on_start": live.start, "on_result": finish, "on_step": live.say}
             results += run_sanitized([job for job in plan.again if not job.place], workers=workers, **shown)
+            results += run_triton_compiler(compiled, launches, **shown)
             results += run_compiled([job for job in plan.again if job.place == NVCC], **shown)
             results += run_emulated([job for job in plan.again if job.place == EMULATED], workers=workers, **shown)
         except KeyboardInterrupt:
             results = finished
-    # nvcc and the emulator run on the CPU.
+    # Compilers and the emulator run on the CPU.
     devices = {job.where: "cpu" if job.place else job.device for job in every}
     environments = {where: describe_environment(each) for where, each in devices.items()}
     unfinished = len(every) - len(results)

@@ -136,7 +136,7 @@ class Plan:
 
     Attributes:
         jobs: that run as calls do.
-        again: that run under sanitizers, in the emulator, or that nvcc alone compiles.
+        again: that run under sanitizers, in the emulator, or that a compiler alone takes.
     """
 
     jobs: Sequence[Job]
@@ -170,6 +170,7 @@ def make_plan(
     from torchgraft.checking.jobs import make_kernel_jobs, make_stress_jobs
     from torchgraft.checking.properties import PROPERTIES
     from torchgraft.checking.sanitizers.run import sanitized
+    from torchgraft.checking.triton_targets import compiled_by_triton
     from torchgraft.checking.without_gpu import compiled, emulated, find_emulated
 
     ways = ways or Ways()
@@ -183,6 +184,8 @@ def make_plan(
         jobs, in_emulator = (make_stress_jobs(each, ways.stress) for each in (jobs, in_emulator))
     extra = emulated(in_emulator, watch=not selection.quick)
     extra += compiled(find_emulated(subjects)) if ways.compile_cuda else []
+    if "cpu" in devices and not selection.properties:
+        extra += compiled_by_triton(subjects)
     if not jobs and not extra:
         raise LookupError("there is nothing to check: no property applies to this device and dtype")
     if ways.forces:

@@ -6,10 +6,11 @@ author's says which one a call takes. Compilers see inside those that are made o
 
 from __future__ import annotations
 
+import inspect
 import os
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from torchgraft.declaration import Declaration
 from torchgraft.declaration.autocast import no_autocast
 from torchgraft.declaration.memory import expect_own_memory, traced_results, unkept
 from torchgraft.declaration.schema import by_name, tensors_in
+from torchgraft.kernels import triton_launches
 from torchgraft.kernels.names import Names
 
 Kernel = Callable[..., Any]
@@ -56,10 +58,27 @@ class PythonKernels:
     interpreted: set[str] = field(default_factory=set)
     served: int = 0
 
+    @property
+    def listed(self) -> dict[str, tuple[str, int]]:
+        """What can be forced: each kernel, and each further configuration of one that `triton.autotune` tunes.
+
+        By the name of that: the name of the kernel, and the number of the configuration. Configurations are listed of
+        kernels that the interpreter runs, where nothing else chooses between them.
+        """
+        found = {name: (name, 0) for name in self.kernels}
+        for name in sorted(self.interpreted):
+            for number, words in enumerate(_configurations(self.kernels[name])[1:], start=1):
+                found[f"{name} ({words})"] = (name, number)
+        return found
+
+    def _forced_here(self) -> tuple[str, int] | None:
+        """The kernel that is forced, and the number of its configuration; None if it is none of these."""
+        return self.listed.get(forced_name()) if forced_name() else None
+
     def choose(self, arguments: Sequence[Any]) -> str:
         """The name of the kernel that a call takes."""
-        if (named := forced_name()) in self.kernels:
-            return named
+        if (forced := self._forced_here()) is not None:
+            return forced[0]
         if self.policy is not None:
             name = self.policy(*arguments)
             if name not in self.kernels and (name != COMPILED or self.compiled is None):
@@ -75,15 +94,18 @@ class PythonKernels:
 
         Compiled kernels check what protects memory; those in Python need not, as it is done here.
         """
-        name = self.choose(arguments)
+        name, forced = self.choose(arguments), self._forced_here()
         if name == COMPILED and self.compiled is not None:
             return self.compiled(*arguments)
         self.declaration.explain(*arguments)
-        self.served += name == forced_name()
+        on_launch = triton_launches.recorder(self.declaration.qualified_name)
+        launches = private_triton.Launches(forced[1] if forced else 0, on_launch=on_launch)
         is_wrapped = name in self.shown_to_compilers
         # Autocast has cast what the declaration says, and would cast all else that the kernel is made of.
-        with pytorch.triton_called_directly() if is_wrapped else nullcontext(), no_autocast(arguments):
+        direct = pytorch.triton_called_directly() if is_wrapped else nullcontext()
+        with direct, no_autocast(arguments), private_triton.launching(launches):
             results = self.kernels[name](*arguments)
+        self.served += forced is not None and not launches.left_out
         expect_own_memory(self.declaration.name, f"the kernel {name!r}", results, arguments, of_kernel=True)
         return unkept(results)
 
@@ -96,6 +118,41 @@ _forced: list[str] = []
 def forced_name() -> str:
     """The name of the kernel that is forced; empty where none is."""
     return _forced[-1] if _forced else ""
+
+
+def _configurations(function: Kernel) -> list[str]:
+    """The configurations of the kernels that a Python function launches: of the one that has the most."""
+    found = (private_triton.configurations(each) for each in _named_in(function))
+    return max(found, key=len, default=[])
+
+
+def _cells_of(function: types.FunctionType) -> Iterator[Any]:
+    """The values of the functions around a function that it names."""
+    for cell in function.__closure__ or ():
+        # One that is not set yet has no contents.
+        with suppress(ValueError):
+            yield cell.cell_contents
+
+
+def _named_in(function: Any) -> Iterator[Any]:
+    """The values that a function names, and those that functions of its module name which it calls."""
+    waiting: list[Any] = [function]
+    seen: set[Any] = set()
+    while waiting:
+        called = inspect.unwrap(waiting.pop())
+        if not isinstance(called, types.FunctionType) or called in seen:
+            continue
+        seen.add(called)
+        codes = [called.__code__]
+        for code in codes:
+            codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+        names = {name for code in codes for name in code.co_names}
+        for value in (*_cells_of(called), *(called.__globals__.get(name) for name in names)):
+            yield value
+            if isinstance(value, types.ModuleType):
+                yield from (vars(value).get(name) for name in names)
+            elif getattr(value, "__module__", None) == called.__module__:
+                waiting.append(value)
 
 
 class ForcedPythonKernel:
@@ -135,7 +192,7 @@ def forced(
         LookupError: it is none in Python, and the library of the operator lists none.
     """
     kernels = kernels_of(declaration.qualified_name, device)
-    if kernels is not None and name in kernels.kernels:
+    if kernels is not None and name in kernels.listed:
         return ForcedPythonKernel(kernels, name)
     return native.ForcedKernel(declaration.namespace, device, name, alone=alone)
 
@@ -238,6 +295,7 @@ def register(
         )
     found.kernels[name] = function
     if triton and is_interpreted():
+        private_triton.repair()
         found.interpreted.add(name)
     # An interpreter reads the values of tensors, and a compiler's have none.
     elif triton:
@@ -272,22 +330,17 @@ def is_run_by_interpreter(declaration: Declaration) -> bool:
     return kernels is not None and bool(kernels.interpreted)
 
 
-class _Interpreted:
-    """A Triton kernel under Triton's interpreter, launched by one thread at a time.
-
-    The interpreter keeps which program runs, and what it put in the place of Triton's functions, in global variables.
-    """
-
-    _lock = threading.RLock()
+class _ByRules:
+    """A Triton kernel whose constants `triton.heuristics` computes, which PyTorch's `wrap_triton` does not take."""
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
-        private_triton.round_as_gpus_do()
 
     def __getitem__(self, grid: Any) -> Kernel:
         def launch(*arguments: Any, **named: Any) -> Any:
-            with self._lock:
-                return self.kernel[grid](*arguments, **named)
+            for name, rule in self.kernel.values.items():
+                named[name] = rule({**dict(zip(self.kernel.arg_names, arguments, strict=False)), **named})
+            return wrap_triton(self.kernel.fn)[grid](*arguments, **named)
 
         return launch
 
@@ -299,12 +352,12 @@ def wrap_triton(kernel: Any) -> Any:
     time.
 
     Args:
-        kernel: what `triton.jit` or `triton.autotune` made.
+        kernel: what `triton.jit`, `triton.autotune` or `triton.heuristics` made.
     """
-    # What the interpreter runs has a class of its own; what tunes it holds it as `fn`.
-    held = getattr(kernel, "fn", kernel)
-    is_interpreted = "InterpretedFunction" in (type(kernel).__name__, type(held).__name__)
-    return _Interpreted(kernel) if is_interpreted else torch.library.wrap_triton(kernel)
+    if private_triton.is_interpreted(kernel):
+        private_triton.repair()
+        return kernel
+    return _ByRules(kernel) if private_triton.has_rules(kernel) else torch.library.wrap_triton(kernel)
 
 
 def is_interpreted() -> bool:

@@ -42,7 +42,7 @@ def _check_declared(call: Call) -> None:
     for dtype in operator.declaration.dtypes or ():
         other = replace(call, dtype=dtype)
         found = [result.dtype for result in tree_leaves(other.function(*other.arguments))]
-        expected = [result.dtype for result in tree_leaves(call.reference(*other.arguments))]
+        expected = [result.dtype for result in tree_leaves(other.reference(*other.arguments))]
         expect_same(found, expected, f"results for {dtype} have the wrong dtype")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from torchgraft.checking.result import DIED, NVCC, Result
+from torchgraft.checking.result import COMPILERS, DIED, Result
 from torchgraft.machine.environment import Environment
 
 # If kernels have many files, so many are named.
@@ -78,7 +78,8 @@ class CheckReport:
         if not self.left_out:
             return "every property holds"
         places = dict.fromkeys(result.device for result in self.results if result.status == "pass")
-        places.pop(NVCC, None)
+        for compiler in COMPILERS:
+            places.pop(compiler, None)
         if not places:
             return "the kernels compile"
         return f"every property that was asked holds on {' and '.join(places)}"

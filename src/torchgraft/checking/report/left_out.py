@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,7 @@ from torchgraft.checking.jobs import Job
 from torchgraft.checking.kernels import compiled_kernels, is_compiled_there
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.report.check_report import LeftOut
-from torchgraft.checking.result import EMULATED, NVCC, Result
+from torchgraft.checking.result import EMULATED, NVCC, TRITON, Result
 from torchgraft.checking.subject import target_of
 from torchgraft.checking.without_gpu import COMPILES
 from torchgraft.kernels import python_kernels
@@ -25,6 +25,7 @@ _NOT_CHECKED = "not checked"
 _COMPILED = "compiled, not run"
 _EMULATED = "run in an emulator only"
 _INTERPRETED = "run in Triton's interpreter only"
+_INTERPRETED_AND_COMPILED = "run in Triton's interpreter, and compiled for GPUs, only"
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,12 @@ def find_left_out(
     """
     wanted = {(job.name, job.where) for job in jobs}
     ran = {(each.operator, each.device) for each in results if each.status != "not applicable" and _is_of_kernels(each)}
-    compiled = {each.operator for each in results if each.property == COMPILES and each.status == "pass"}
+    built = [each for each in results if each.property == COMPILES and each.status == "pass"]
+    compiled = {each.operator for each in built if each.device == NVCC}
+    remarks = {each.operator: each.reason for each in built if each.device == TRITON}
     groups: dict[tuple[str, ...], list[_Found]] = {}
     for operator in dict.fromkeys((*operators, *(job.operator for job in jobs))):
-        for found in _left_out_of(operator, wanted, ran, compiled):
+        for found in _left_out_of(operator, wanted, ran, compiled, remarks):
             groups.setdefault((found.device, found.kernels, found.state, found.reason, found.advice), []).append(found)
     return tuple(_together(group) for group in groups.values())
 
@@ -67,7 +70,11 @@ def _is_of_kernels(result: Result) -> bool:
 
 
 def _left_out_of(
-    operator: Operator, wanted: set[tuple[str, str]], ran: set[tuple[str, str]], compiled: set[str]
+    operator: Operator,
+    wanted: set[tuple[str, str]],
+    ran: set[tuple[str, str]],
+    compiled: set[str],
+    remarks: Mapping[str, str],
 ) -> Iterator[_Found]:
     name = operator.short_name
     for device in native.SUFFIXES:
@@ -92,16 +99,20 @@ def _left_out_of(
             interpreted = python_kernels.is_run_by_interpreter(operator.declaration) and (name, "cpu") in ran
             kind = "Triton" if in_python.shown_to_compilers or in_python.interpreted else "Python"
             if device == "cuda" and reason == _NO_GPU:
-                advice = "" if interpreted else "run the check on a machine with a GPU"
+                advice = remarks.get(name, "") if interpreted else "run the check on a machine with a GPU"
             yield _Found(
                 operator,
                 device,
                 kind,
                 tuple(in_python.kernels),
-                _INTERPRETED if device == "cuda" and interpreted else _NOT_CHECKED,
+                _state_of_triton(name in remarks) if device == "cuda" and interpreted else _NOT_CHECKED,
                 reason,
                 advice,
             )
+
+
+def _state_of_triton(is_compiled: bool) -> str:
+    return _INTERPRETED_AND_COMPILED if is_compiled else _INTERPRETED
 
 
 def _why(operator: Operator, device: str, wanted: set[tuple[str, str]]) -> tuple[str, str]:
