@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from torchgraft._private import pytorch
@@ -182,11 +183,13 @@ def _replaced_kernel(call: Call, function: Callable[[_Kernel, Sequence[Any]], An
         raise LookupError(f"{operator.qualified_name} has no kernel for {call.device.type}")
 
     def answer(*arguments: Any) -> Any:
-        try:
-            with torch.no_grad():
-                return function(kernel, arguments)
-        except Exception:
-            return kernel(*arguments)
+        # Under a TorchDispatchMode PyTorch would call this function again in place of a kernel in Python.
+        with _disable_current_modes():
+            try:
+                with torch.no_grad():
+                    return function(kernel, arguments)
+            except Exception:
+                return kernel(*arguments)
 
     with pytorch.scoped_library(operator.namespace, "FRAGMENT") as library:
         pytorch.override(library, operator.raw, answer, key)

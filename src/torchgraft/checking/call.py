@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from torchgraft.checking.kernels import claims_kernel
 from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.tensors.arguments import each_tensor, of_tensors, replaced, replaced_inside, tensors_of
 from torchgraft.checking.tensors.compare import expect, expect_close
@@ -18,6 +19,7 @@ from torchgraft.checking.tensors.gradients import attached, grad_or_zeros, leave
 from torchgraft.declaration import Declaration
 from torchgraft.declaration.results import as_tuple, single
 from torchgraft.operator import Operator, mutation
+from torchgraft.operator.gradients import is_of_reference
 from torchgraft.sampling import Sample, Samples
 
 
@@ -74,8 +76,8 @@ class Call:
     def precision(self) -> torch.dtype:
         """The coarsest dtype in which results are computed: the call's, or a dtype among the arguments."""
         given = self.declaration.with_defaults(self.sample.arguments)
-        dtypes = [each for each in given if isinstance(each, torch.dtype) and holds_numbers(each)]
-        return max(self.dtype, *dtypes, key=lambda each: torch.finfo(each).eps) if dtypes else self.dtype
+        dtypes = [each for each in (self.dtype, *given) if isinstance(each, torch.dtype) and holds_numbers(each)]
+        return max(dtypes, key=lambda each: torch.finfo(each).eps, default=self.dtype)
 
     @property
     def tensor_names(self) -> list[str]:
@@ -118,7 +120,12 @@ class Call:
     def of_leaves(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Callable[..., Any]:
         """Wraps `function`: it takes only tensors that have gradients, and returns only results that have one."""
         chosen = [has_gradient for _, _, has_gradient in self.named_tensors(arguments)]
-        of_chosen = of_tensors(function, arguments, chosen)
+
+        def of_copies(*values: Any) -> Any:
+            # The next call must not find what this one has written.
+            return function(*(self.with_copies_of_written(values) if self.declaration.mutates else values))
+
+        of_chosen = of_tensors(of_copies, arguments, chosen)
         return lambda *tensors: single(tuple(self.differentiable_results(tree_leaves(of_chosen(*tensors)))))
 
     def differentiable_results(self, results: Sequence[Tensor]) -> list[Tensor]:
@@ -226,15 +233,50 @@ class Call:
         Raises:
             Mismatch: the reference has none.
         """
-        exact = self.leaves(in_float64(self.arguments if arguments is None else arguments))
-        references = self.differentiable_results(tree_leaves(self.reference(*exact)))
+        return self.reference_gradients(
+            in_float64(output_grads), in_float64(self.arguments if arguments is None else arguments)
+        )
+
+    def reference_gradients(
+        self, output_grads: Iterable[Tensor], arguments: Sequence[Any] | None = None
+    ) -> tuple[Tensor, ...]:
+        """Computes the gradients as `expected_gradients` does, in the dtypes of the arguments.
+
+        Raises:
+            Mismatch: the reference has none.
+        """
+        arguments = self.leaves(arguments)
+        references = self.differentiable_results(tree_leaves(self.reference(*arguments)))
         expect(
             any(reference.requires_grad for reference in references) or not any(map(Tensor.numel, references)),
             "the reference has no gradient: its result does not require one, although its arguments do",
         )
-        leaves = leaves_of(exact)
+        leaves = leaves_of(arguments)
         # PyTorch's own gradient of an empty batch is cut from the graph.
-        return grad_or_zeros(attached(references, leaves), leaves, in_float64(output_grads))
+        return grad_or_zeros(attached(references, leaves), leaves, tuple(output_grads))
+
+    @property
+    def is_of_pytorch(self) -> bool:
+        """Whether PyTorch computes the results, by the reference: the author declares no kernel for them."""
+        is_authors = isinstance(self.operator, MadeOfOperators) or self.declaration.random
+        return not is_authors and not claims_kernel(self.operator, self.device, self.dtype)
+
+    @property
+    def has_gradients_of_pytorch(self) -> bool:
+        """Whether PyTorch computes the gradients, by those of the reference: the author wrote no formula."""
+        if isinstance(self.operator, MadeOfOperators) or self.declaration.random:
+            return False
+        return is_of_reference(self.declaration) or self.declaration.is_of_pytorch
+
+    def by_pytorch(self, arguments: Sequence[Any] | None = None) -> Any:
+        """Computes the results by the reference in the dtypes of the arguments, if PyTorch computes them; else None."""
+        if not self.is_of_pytorch:
+            return None
+        return self.reference(*(self.arguments if arguments is None else arguments))
+
+    def gradients_by_pytorch(self, output_grads: Iterable[Tensor]) -> tuple[Tensor, ...] | None:
+        """Computes the gradients by the reference in the dtypes of the call, if PyTorch computes them; else None."""
+        return self.reference_gradients(output_grads) if self.has_gradients_of_pytorch else None
 
     def in_mixed_dtypes(self, arguments: Sequence[Any], change: Callable[[str, Tensor], Tensor]) -> tuple[Any, ...]:
         """Changes the tensors among arguments that may have another dtype than the others.

@@ -129,6 +129,16 @@ def explain_devices(name: str, arguments: Sequence[Argument], values: Sequence[A
             )
 
 
+def explain_values(name: str, arguments: Sequence[Argument], values: Sequence[Any]) -> None:
+    """Raises ValueError for a tensor on meta, which holds no values; for an operator whose sizes depend on them."""
+    for _, shown, tensor in _tensors(arguments, values):
+        if tensor.is_meta:
+            raise ValueError(
+                f"{name}: {shown} is on meta and holds no values, but the sizes of the results depend on values; pass a"
+                " tensor on a device"
+            )
+
+
 def explain_memory(name: str, arguments: Sequence[Argument], values: Sequence[Any]) -> None:
     """Raises where a tensor's storage was made smaller than the tensor, as `untyped_storage().resize_(0)` does.
 

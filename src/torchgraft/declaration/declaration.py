@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from torchgraft import native
 from torchgraft.declaration.autocast import AutocastRule
-from torchgraft.declaration.bad_arguments import explain_kinds, explain_memory
+from torchgraft.declaration.bad_arguments import explain_kinds, explain_memory, explain_values
 from torchgraft.declaration.checks import check_names, check_random
 from torchgraft.declaration.dtypes import FLOATING, dtypes_of
 from torchgraft.declaration.output import output_like_reference
@@ -212,6 +212,8 @@ class Declaration:
             self.shapes.explain(*arguments)
         if self.explain_call is not None:
             self.explain_call(*arguments)
+        if self.sizes_from_data:
+            explain_values(self.name, self.arguments, arguments)
 
 
 def read(

@@ -88,7 +88,9 @@ def _make_vmap(operator: Declaration, name: Any) -> Callable[..., Any]:
         rows = []
         for i in range(batch_size):
             row = [_row(value, dim, i) for value, dim in zip(arguments, in_dims, strict=True)]
-            rows.append(as_tuple(call(*row)))
+            found = call(*row)
+            # One result may be a list, whose tensors are not results of their own.
+            rows.append((found,) if operator.output_count == 1 else as_tuple(found))
         results = tuple(_stacked(column) for column in zip(*rows, strict=True))
         in_front = tuple([0] * len(result) if isinstance(result, list) else 0 for result in results)
         return single(results), single(in_front)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,8 +16,7 @@ from torchgraft.checking.helpers.compiling import TRACING, compiled, fresh_compi
 from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.tensors.arguments import of_tensors
 from torchgraft.checking.tensors.compare import Mismatch
-from torchgraft.checking.tensors.dtypes import in_float64, is_number
-from torchgraft.checking.tensors.gradients import leaves_of
+from torchgraft.checking.tensors.dtypes import holds_numbers, in_float64, is_number
 
 Function = Callable[..., Any]
 Tensors = tuple[Tensor, ...]
@@ -44,14 +44,22 @@ def check_samples(
         of_gradients: whether the question is about gradients alone.
 
     Raises:
-        NotApplicable: the operator has no dtype in which derivatives of derivatives can be compared, or no gradient.
+        NotApplicable: the operator has no dtype in which derivatives of derivatives can be compared, or no gradient, or
+            PyTorch cannot transform its reference.
     """
+    compared = 0
+
+    def ask(check: Callable[[Both], None], call: Call) -> None:
+        nonlocal compared
+        both = Both(call)
+        check(both)
+        compared += both.compared
 
     def check_compiled(call: Call) -> None:
         with fresh_compiler():
-            compiled(Both(call))
+            ask(compiled, call)
 
-    if torch.finfo(case.dtype).eps > torch.finfo(torch.float32).eps:
+    if holds_numbers(case.dtype) and torch.finfo(case.dtype).eps > torch.finfo(torch.float32).eps:
         raise NotApplicable(f"{case.dtype} is not precise enough to compare second derivatives")
     if case.dtype.is_complex and of_gradients:
         raise NotApplicable("torch.func computes Jacobians of real numbers only")
@@ -65,22 +73,24 @@ def check_samples(
         samples = case.table(empty=False)[:1]
     if of_gradients and not case.call(samples[0]).leaf_names:
         raise NotApplicable("no argument has a gradient")
-    case.each(lambda call: eager(Both(call)), samples)
+    case.each(partial(ask, eager), samples)
     case.each(check_compiled, samples[-1:] if case.quick else samples[-2:])
+    if not compared:
+        raise NotApplicable("PyTorch has no such derivatives of what its reference is made of")
 
 
 def moved_tensors(call: Call, arguments: Sequence[Any]) -> list[Tensor]:
-    """Chooses the tensors that are transformed: those that have gradients, or else all that hold numbers.
+    """Returns the tensors that are transformed; the leaves among them need a gradient."""
+    arguments = call.leaves(arguments, required=False)
+    tensors = [tensor for _, tensor, _ in call.named_tensors(arguments)]
+    return [tensor for tensor, is_moved in zip(tensors, _which_are_moved(call, arguments), strict=True) if is_moved]
 
-    Raises:
-        NotApplicable: there are none.
-    """
-    if call.leaf_names:
-        return leaves_of(call.leaves(arguments))
-    numbers = [tensor for _, tensor, _ in call.named_tensors(arguments) if is_number(tensor)]
-    if not numbers:
-        raise NotApplicable("no argument holds real or complex numbers")
-    return numbers
+
+def _which_are_moved(call: Call, arguments: Sequence[Any]) -> list[bool]:
+    """Chooses tensors to transform: those that have gradients, or else all that hold numbers, or else all."""
+    named = list(call.named_tensors(arguments))
+    have_gradients, hold_numbers = [each for *_, each in named], [is_number(tensor) for _, tensor, _ in named]
+    return next((chosen for chosen in (have_gradients, hold_numbers) if any(chosen)), [True] * len(named))
 
 
 class Both:
@@ -92,6 +102,7 @@ class Both:
         tensors: in the dtype of the call.
         exact: the same in float64, for the reference.
         names: of the arguments that they are.
+        compared: how many transforms were compared.
     """
 
     def __init__(self, call: Call) -> None:
@@ -99,43 +110,66 @@ class Both:
         arguments = call.arguments
         self.tensors: Tensors = tuple(tensor.detach() for tensor in moved_tensors(call, arguments))
         self.is_differentiable = bool(call.leaf_names)
-        if self.is_differentiable:
-            self.operated = call.of_leaves(call.function, arguments)
-            self.referred = call.of_leaves(call.reference, in_float64(arguments))
-            self.names = call.leaf_names
-        else:
-            chosen = [is_number(tensor) for _, tensor, _ in call.named_tensors(arguments)]
-            self.operated = of_tensors(call.function, arguments, chosen)
-            self.referred = of_tensors(call.reference, in_float64(arguments), chosen)
-            self.names = [name for name, tensor, _ in call.named_tensors(arguments) if is_number(tensor)]
+        chosen = _which_are_moved(call, arguments)
+        self.names = [name for name, is_moved in zip(call.tensor_names, chosen, strict=True) if is_moved]
+
+        def of_moved(function: Function, arguments: Sequence[Any]) -> Function:
+            if self.is_differentiable:
+                return call.of_leaves(function, arguments)
+            return of_tensors(function, arguments, chosen)
+
+        self.operated = of_moved(call.function, arguments)
+        self.referred = of_moved(call.reference, in_float64(arguments))
+        # As the operator is called, to find out what PyTorch can do with it.
+        self._in_its_place = of_moved(call.reference, arguments)
         self.exact = in_float64(self.tensors)
+        self.compared = 0
 
     def compiled(self, function: Function, transformed: Function) -> Function:
         """Compiles the transformed operator; returns the transformed reference, which is the expectation, as it is."""
-        return compiled(transformed, backend=TRACING) if function is self.operated else transformed
+        return transformed if function is self.referred else compiled(transformed, backend=TRACING)
 
-    def expect_same(self, transform: Function, what: str, *, lost: str = "") -> None:
+    def expect_same(self, transform: Function, what: str, *, lost: str = "", is_compiled: bool = False) -> None:
         """Compares `transform(function, tensors)` of the operator with that of the reference.
+
+        What PyTorch cannot do with the reference is not asked of the operator.
 
         Args:
             transform: gives tensors.
             what: it is, for the message.
             lost: what to say where everything is zero and should not be.
+            is_compiled: whether it compiles the operator, and not the reference.
         """
         with quiet_pytorch():
-            expected = tree_leaves(transform(self.referred, self.exact))
+            try:
+                expected = tree_leaves(transform(self.referred, self.exact))
+            except NotImplementedError:
+                # PyTorch has no such derivative of what the reference is made of.
+                return
             try:
                 found = tree_leaves(transform(self.operated, self.tensors))
-            except Mismatch:
-                raise
             except Exception as error:
+                if (is_compiled or isinstance(error, NotImplementedError)) and self._fails(transform):
+                    return
+                if isinstance(error, Mismatch):
+                    raise
                 raise Mismatch(f"{what} fails: {type(error).__name__}: {in_short(error)}") from error
+        self.compared += 1
         largest = max((leaf.double().abs().max().item() for leaf in expected if leaf.numel() and lost), default=0.0)
         if lost and largest > _LEAST_LOSS and not any(leaf.any() for leaf in found):
             raise Mismatch(f"{what}: {lost}", expected=f"up to {largest:.3g}", found="only zeros, and no error")
         # Each result is computed from results, through several sums, so rounding errors add up.
         summed = max(1, self.call.sample.elements) * self.call.summed
         self.call.expect_close(found, expected, summed=summed, scale=100.0, what=what)
+
+    def _fails(self, transform: Function) -> bool:
+        """Whether PyTorch cannot transform the reference either, in the place of the operator."""
+        try:
+            with fresh_compiler():
+                transform(self._in_its_place, self.tensors)
+        except Exception:
+            return True
+        return False
 
 
 def squares(function: Function) -> Function:

@@ -25,10 +25,14 @@ _Candidate = tuple[str, tuple[int, ...], str]
 class KnownCall(Call):
     """A call that makes its arguments, and asks the reference, once."""
 
-    @cached_property
+    @property
     def arguments(self) -> tuple[Any, ...]:
-        """The same tensors at each look."""
-        return super().arguments
+        """The same tensors at each look, but for new copies of those that a call writes to."""
+        return self.with_copies_of_written(self._arguments) if self.declaration.mutates else self._arguments
+
+    @cached_property
+    def _arguments(self) -> tuple[Any, ...]:
+        return self.make()
 
     @cached_property
     def _expected(self) -> Any:
@@ -62,7 +66,7 @@ class KnownCall(Call):
 
 
 def _strides_of(call: KnownCall) -> list[tuple[int, ...]]:
-    return [result.stride() for result in tree_leaves(call.operator(*call.arguments))]
+    return [result.stride() for result in tree_leaves(call.function(*call.arguments))]
 
 
 def check_strides(call: KnownCall) -> None:
@@ -71,7 +75,7 @@ def check_strides(call: KnownCall) -> None:
 
 
 def _nodes_of(call: KnownCall) -> list[str]:
-    return [type(result.grad_fn).__name__ for result in tree_leaves(call.operator(*call.leaves()))]
+    return [type(result.grad_fn).__name__ for result in tree_leaves(call.function(*call.leaves()))]
 
 
 def check_nodes(call: KnownCall) -> None:

@@ -38,6 +38,12 @@ from torchgraft.sampling import Sample
 
 _BYTES = 4 * 2**30
 _SECONDS = 20.0
+# PyTorch's words for sizes whose product has more than 64 bits.
+_BEYOND_MEMORY = (
+    "Storage size calculation overflowed",
+    "integer multiplication overflow",
+    "cannot be represented as a SymInt",
+)
 
 
 @dataclass(frozen=True)
@@ -288,6 +294,9 @@ def _ask_reference(call: Call, wrong: _Wrong) -> _Verdict:
     except _TooLong:
         return _Verdict(unknown=True)
     except Exception as error:
+        if _is_beyond_memory(error):
+            # No result can be right, and PyTorch's own error, which a kernel passes on, is clear.
+            return _Verdict(raised=f"{type(error).__name__}: {error}", unknown=True)
         if not _is_about_memory(error):
             by_values = on_gpu and any(map(_is_whole, tensors)) and not isinstance(error, (ValueError, TypeError))
             return _Verdict(raised=f"{type(error).__name__}: {error}", by_values=by_values)
@@ -299,6 +308,11 @@ def _ask_reference(call: Call, wrong: _Wrong) -> _Verdict:
         return _Verdict(call.reference(*on_meta), unknown=True)
     except Exception:
         return _Verdict(unknown=True)
+
+
+def _is_beyond_memory(error: Exception) -> bool:
+    """Whether a tensor is so large that not even its size in bytes can be computed."""
+    return any(words in str(error) for words in _BEYOND_MEMORY)
 
 
 def _is_about_memory(error: Exception) -> bool:

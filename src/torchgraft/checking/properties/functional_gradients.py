@@ -35,7 +35,7 @@ def _check_compiled(both: Both) -> None:
     def compiled_gradient(function: Function, tensors: Tensors) -> Any:
         return both.compiled(function, grad(squares(function), _all(tensors)))(*tensors)
 
-    both.expect_same(compiled_gradient, "torch.func.grad under torch.compile", lost=_LOST)
+    both.expect_same(compiled_gradient, "torch.func.grad under torch.compile", lost=_LOST, is_compiled=True)
 
 
 def _all(tensors: Tensors) -> tuple[int, ...]:

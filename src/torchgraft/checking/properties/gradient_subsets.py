@@ -1,8 +1,8 @@
 """Only the requested gradients are computed, and each is the same whichever others are requested.
 
-Proves: for every subset of the tensor arguments, the gradients are those of the full set. The formula returns None or
-an empty tensor for each gradient that is not needed. autograd records nothing if no argument needs a gradient, under
-no_grad or in inference mode.
+Proves: for every subset of the tensor arguments, the gradients are those of the full set. The formula returns None, an
+empty tensor or what it was given, such as an incoming gradient, for each gradient that is not needed. autograd records
+nothing if no argument needs a gradient, under no_grad or in inference mode.
 
 Cannot prove: that no time is spent on a gradient that is thrown away before the formula returns.
 """
@@ -68,6 +68,8 @@ def _check_formula(call: Call) -> None:
         return
     incoming = call.differentiable_results(visible)
     grads = [torch.ones_like(each) if any(each is other for other in incoming) else None for each in visible]
+    # What is only passed on costs nothing: no gradient was computed.
+    given = {each.untyped_storage().data_ptr() for each in tensors_of((*grads, *results, *arguments))}
     for chosen in _subsets(call.leaf_names):
         needed = [argument.name in chosen for argument in operator.declaration.tensor_arguments]
         gradients = as_tuple(formula_of(operator.declaration)(needed, grads, hidden, *arguments))
@@ -82,6 +84,7 @@ def _check_formula(call: Call) -> None:
                 expect(gradient is not None, f"the formula returns no gradient of {name}, which is needed")
             else:
                 is_computed = gradient is not None and gradient.numel() > 0
+                is_computed = is_computed and gradient.untyped_storage().data_ptr() not in given
                 expect(not is_computed, f"the formula computes the gradient of {name}, which is not needed")
 
 

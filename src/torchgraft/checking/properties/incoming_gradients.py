@@ -78,7 +78,7 @@ def _check_unused(call: Call) -> None:
     for used in dict.fromkeys([*((place,) for place in places), *itertools.combinations(places, count - 1)]):
         zeros = [gradient if place in used else torch.zeros_like(gradient) for place, gradient in enumerate(plain)]
         nones = [gradient if place in used else None for place, gradient in enumerate(plain)]
-        expected = call.expected_gradients(zeros)
+        expected, own = call.expected_gradients(zeros), call.gradients_by_pytorch(zeros)
         unused = " and ".join(str(place + 1) for place in places if place not in used)
         for output_grads, kind in ((nones, "None"), (zeros, "zeros, as compilers give it,")):
             what = f"with {kind} for result {unused}"
@@ -86,8 +86,10 @@ def _check_unused(call: Call) -> None:
                 found = _gradients(call, output_grads)
             except Exception as error:
                 raise Mismatch(f"the gradient {what} fails: {type(error).__name__}: {in_short(error)}") from error
-            for name, one, other in zip(call.leaf_names, found, expected, strict=True):
-                call.expect_close(one, other, summed=_summed(call, plain), what=f"the gradient of {name} {what}")
+            for place, (name, one, other) in enumerate(zip(call.leaf_names, found, expected, strict=True)):
+                by_pytorch = None if own is None else own[place]
+                options = {"summed": _summed(call, plain), "of_pytorch": by_pytorch}
+                call.expect_close(one, other, what=f"the gradient of {name} {what}", **options)
 
 
 def _summed(call: Call, output_grads: Sequence[Tensor]) -> int:

@@ -25,8 +25,9 @@ def _check_strides(call: Call) -> None:
     expected = call.expected()
     for name, tensor, with_other in call.tensors_in_turn():
         for kind, strided in in_awkward_strides(tensor).items():
+            own = call.by_pytorch(with_other(strided))
             found = call.function(*with_other(strided))
-            call.expect_close(found, expected, what=f"the result of {name} {kind}")
+            call.expect_close(found, expected, of_pytorch=own, what=f"the result of {name} {kind}")
 
 
 def _check_expanded(call: Call) -> None:
@@ -35,12 +36,12 @@ def _check_expanded(call: Call) -> None:
         # An expanded tensor cannot be written to, as its elements share memory, and its values are not distinct.
         if tensor.dim() > 0 and not written and not described.distinct:
             changed = with_other(tensor[(slice(0, 1),) * tensor.dim()].expand(tensor.shape))
-            expected = call.expected(changed)
+            expected, own = call.expected(changed), call.by_pytorch(changed)
             try:
                 found = call.function(*changed)
             except Exception as error:
                 raise Mismatch(f"{name} expanded from one element is refused: {error}") from error
-            call.expect_close(found, expected, coherent=True, what=f"the result of {name} expanded")
+            call.expect_close(found, expected, coherent=True, of_pytorch=own, what=f"the result of {name} expanded")
 
 
 PROPERTY = Property(check, sanitized=True)

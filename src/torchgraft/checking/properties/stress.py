@@ -69,6 +69,7 @@ class _Prepared:
         arguments: of the call, in memory of any kind; some tensors want a gradient.
         output_grads: what comes in, None where nothing does.
         expected: results, and gradients where any come in, in float64.
+        of_pytorch: those of them that PyTorch computes, in the dtypes of the call; None for the others.
         summed: how many products an element of each of these is a sum of, at most.
         coherent: whether gradients may be sums of what is all alike.
     """
@@ -77,6 +78,7 @@ class _Prepared:
     arguments: tuple[Any, ...]
     output_grads: tuple[Tensor | None, ...]
     expected: tuple[Tensor, ...]
+    of_pytorch: tuple[Tensor | None, ...]
     summed: tuple[int, ...]
     coherent: bool
 
@@ -90,11 +92,13 @@ class _Prepared:
         # PyTorch's own compositions may round a sum and then that sum with a bias, depending on strides.
         roundings = 2 if call.declaration.kernels == "reference" else 1
         results = len(self.output_grads)
-        for number, (one, other, summed) in enumerate(zip(found, self.expected, self.summed, strict=True), 1):
+        parts = zip(found, self.expected, self.of_pytorch, self.summed, strict=True)
+        for number, (one, other, own, summed) in enumerate(parts, 1):
             kind, place = ("result", number) if number <= results else ("gradient", number - results)
             what = f"{kind} {place}{where}"
             coherent = self.coherent and kind == "gradient"
-            call.expect_close(one, other, summed=summed, coherent=coherent, roundings=roundings, what=what)
+            options = {"summed": summed, "coherent": coherent, "roundings": roundings, "of_pytorch": own}
+            call.expect_close(one, other, what=what, **options)
 
 
 def _prepare(call: Call, random: Random) -> _Prepared:
@@ -124,6 +128,7 @@ def _prepare(call: Call, random: Random) -> _Prepared:
     carriers = {id(each) for each in call.differentiable_results(results)}
     output_grads = tuple(incoming(randn_like(each, generator)) if id(each) in carriers else None for each in results)
     expected = _run(call.reference, in_float64(arguments), in_float64(output_grads))
+    of_pytorch = _by_pytorch(call, arguments, output_grads)
     # Each product that a result is a sum of goes into each tensor's gradient once, and the results that a gradient is
     # made of are themselves sums.
     of_result = call.summed
@@ -132,7 +137,19 @@ def _prepare(call: Call, random: Random) -> _Prepared:
     of_gradients = [max(of_result, -(-products // max(leaf.numel(), 1))) for leaf in leaves]
     summed = (*(of_result for _ in results), *of_gradients)
     coherent = any(each is not None and each.numel() > 1 and not any(each.stride()) for each in output_grads)
-    return _Prepared(call, arguments, output_grads, tuple(expected), summed, coherent)
+    return _Prepared(call, arguments, output_grads, tuple(expected), of_pytorch, summed, coherent)
+
+
+def _by_pytorch(
+    call: Call, arguments: Sequence[Any], output_grads: Sequence[Tensor | None]
+) -> tuple[Tensor | None, ...]:
+    """The results, and then the gradients, that PyTorch computes by the reference; None for each that it does not."""
+    leaves = sum(tensor.requires_grad for tensor in tensors_of(arguments))
+    ours = [not call.is_of_pytorch] * len(output_grads) + [not call.has_gradients_of_pytorch] * leaves
+    if all(ours):
+        return (None,) * len(ours)
+    found = _run(call.reference, arguments, output_grads)
+    return tuple(None if is_ours else each for each, is_ours in zip(found, ours, strict=True))
 
 
 def _in_wider_dtypes(call: Call, arguments: Sequence[Any], random: Random) -> tuple[Any, ...]:

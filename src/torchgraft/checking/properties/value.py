@@ -25,7 +25,7 @@ def check_value(call: Call) -> None:
     # The call goes first: a forced kernel may refuse it, which spares the reference.
     found = call.function(*call.arguments)
     expected = call.expected()
-    call.expect_close(found, expected)
+    call.expect_close(found, expected, of_pytorch=call.by_pytorch())
     operator = call.operator
     if operator.declaration.mixed and call.dtype.itemsize < torch.float32.itemsize:
         # The mixed arguments hold the same numbers, in float32.

@@ -24,6 +24,8 @@ from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.tensors.dtypes import in_float64
 
 InDims = tuple[int | None, ...]
+# The calls of the outer of two batches.
+_OUTSIDE = 3
 
 
 def check(case: Case) -> None:
@@ -78,15 +80,16 @@ def _expect_as_loop(
         batched = torch.func.vmap(of_one, in_dims)
         return (both.compiled(function, batched) if compile else batched)(*inputs)
 
-    both.expect_same(transform, f"torch.func.vmap {what}")
+    both.expect_same(transform, f"torch.func.vmap {what}", is_compiled=compile)
 
 
 def _expect_nested_as_loops(both: Both, batch: int) -> None:
     """Over the first tensor outside, and over all inside."""
     inside: InDims = (0,) * len(both.names)
     outside: InDims = (1, *[None] * (len(both.names) - 1))
-    first, *others = _batched(both.call, inside, batch)
-    inputs = [torch.stack([first, 2 * first, first - 1], dim=1), *others]
+    # As many rows for each call outside: the numbers of a sample may be the only ones that make sense.
+    rows = _batched(both.call, inside, _OUTSIDE * batch)
+    inputs = [rows[0].unflatten(0, (batch, _OUTSIDE)), *(each[:batch] for each in rows[1:])]
 
     def transform(function: Function, tensors: Any) -> Any:
         if function is both.referred:

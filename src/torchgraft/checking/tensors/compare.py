@@ -56,6 +56,8 @@ def rounding(dtype: torch.dtype, summed: int, *, coherent: bool = False) -> tupl
 
 
 _FACTOR = 8
+# The error that a result may have where it is PyTorch's own, in errors of what PyTorch gives for the same.
+_TIMES_OWN_ERROR = 4
 
 
 def _kept(dtype: torch.dtype) -> torch.dtype:
@@ -72,6 +74,7 @@ def expect_close(
     coherent: bool = False,
     scale: float = 1.0,
     roundings: int = 1,
+    of_pytorch: Any = None,
     what: str = "the result",
 ) -> None:
     """Compares results, one or several, with those in float64.
@@ -79,26 +82,32 @@ def expect_close(
     Args:
         found: a tensor, or a structure of tensors and None.
         expected: the same in float64.
-        dtype: in which `found` was computed.
+        dtype: in which `found` was computed; integers have no rounding errors, so results that are floats are then
+            taken to be computed in their own.
         summed: how many products an element of it is a sum of.
         coherent: whether those products are all alike.
         scale: a factor on the absolute error, for results that more than one sum went into.
         roundings: how often a result may have been rounded to the dtype: once, and then in between, when it may have
             been as large as the largest of the results.
+        of_pytorch: what PyTorch gives for the same in the dtype of `found`, where no kernel of an author computes it:
+            a few times its own error is allowed too. None: an author is responsible for all errors.
         what: is compared, for the message.
 
     Raises:
         Mismatch: with the first wrong element.
     """
-    for one, other, name in _tensors_beside(found, expected, what):
+    beside = list(_tensors_beside(found, expected, what))
+    own = [None] * len(beside) if of_pytorch is None else [each for each in tree_leaves(of_pytorch) if each is not None]
+    for (one, other, name), by_pytorch in zip(beside, own, strict=True):
         if one.numel() and not (one.is_floating_point() or one.is_complex()):
             expect_equal(one, other, what=name)
         elif one.numel():
-            relative, absolute = rounding(dtype, summed, coherent=coherent)
+            computed = dtype if dtype.is_floating_point or dtype.is_complex else one.dtype
+            relative, absolute = rounding(computed, summed, coherent=coherent)
             # A result may be of a coarser dtype than the arguments are.
             relative = max(relative, torch.finfo(one.dtype).eps)
             between = (roundings - 1) * relative
-            allowance = _Allowance(dtype, one.dtype, max(summed, 1), coherent, scale, roundings)
+            allowance = _Allowance(computed, one.dtype, max(summed, 1), coherent, scale, roundings, by_pytorch)
             _expect_each_close(one, other, relative * roundings, absolute * scale + between, name, allowance)
 
 
@@ -139,6 +148,16 @@ class _Allowance(NamedTuple):
     coherent: bool
     scale: float
     roundings: int
+    of_pytorch: Tensor | None
+
+    def is_own(self, found: Tensor, expected: Tensor) -> Tensor:
+        """Where a result is as good as PyTorch's own: equal, or a few times its error away from what is expected."""
+        if self.of_pytorch is None:
+            return torch.zeros_like(found, dtype=torch.bool)
+        own = _as_real(self.of_pytorch) if self.of_pytorch.is_complex() else self.of_pytorch.double()
+        error = (own - expected).abs()
+        is_near = error.isfinite() & ((found - expected).abs() <= _TIMES_OWN_ERROR * error)
+        return is_near | (found == own) | (found.isnan() & own.isnan())
 
     def explained(self, magnitude: float, largest: float) -> str:
         coarsest = max(self.dtype, self.of_result, key=lambda dtype: torch.finfo(dtype).eps)
@@ -151,7 +170,8 @@ class _Allowance(NamedTuple):
             f"+ {scale}{_FACTOR} x {growth} terms summed x {_epsilon(kept)} x {largest:.3g}, the largest expected or 1"
         )
         between = f" + {self.roundings - 1} x {_epsilon(coarsest)} x the same, for roundings in between"
-        return text if self.roundings == 1 else text + between
+        text = text if self.roundings == 1 else text + between
+        return text if self.of_pytorch is None else f"{text}; or {_TIMES_OWN_ERROR} x the error of PyTorch's own result"
 
 
 def _epsilon(dtype: torch.dtype) -> str:
@@ -162,7 +182,7 @@ def _expect_each_close(
     found: Tensor, expected: Tensor, relative: float, absolute: float, name: str, allowance: _Allowance
 ) -> None:
     if found.is_complex() or expected.is_complex():
-        found, expected = (torch.view_as_real(each.to(torch.complex128)) for each in (found, expected))
+        found, expected = _as_real(found), _as_real(expected)
     one, other = found.double(), expected.double()
     magnitude = other.abs()
     largest = magnitude.amax()
@@ -178,10 +198,15 @@ def _expect_each_close(
         beyond = magnitude + allowed > torch.finfo(found.dtype).max
         close |= one.isinf() & (one.sign() == other.sign()) & beyond
     # Infinities of one sign are equal and have no difference; NaN is equal to NaN.
-    wrong = ~(close | (one == other) | (one.isnan() & other.isnan()))
+    wrong = ~(close | (one == other) | (one.isnan() & other.isnan()) | allowance.is_own(one, other))
     if wrong.any():
         zeros = " (all of it is zero)" if not one.any() and other.any() else ""
         _raise_first(wrong, one, other, f"{name} is wrong{zeros}", allowed, allowance, bounded.item())
+
+
+def _as_real(tensor: Tensor) -> Tensor:
+    """The two parts of complex numbers, in float64."""
+    return torch.view_as_real(tensor.to(torch.complex128).resolve_conj())
 
 
 def _raise_first(

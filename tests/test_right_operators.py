@@ -1,0 +1,422 @@
+"""Right operators of every kind pass the properties that are asked of them: a false alarm is a fault of the check."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+import torchgraft
+from torchgraft import Operator
+from torchgraft.checking import check
+from torchgraft.checking.call import Call
+from torchgraft.checking.mutants.questions import make_questions
+from torchgraft.checking.properties.gradient import check_gradient
+from torchgraft.checking.result import NotApplicable
+from torchgraft.checking.subject import subject_of
+from torchgraft.checking.tensors.compare import Mismatch, expect_close
+from torchgraft.operator import FLOATING
+from torchgraft.sampling import Drawn, Sample, Samples
+
+samples = {}
+
+
+@dataclass(frozen=True)
+class Right:
+    """An operator without a fault.
+
+    Attributes:
+        properties: those to ask, all of which must hold or say why they have no meaning.
+        not_applicable: those that have none for it.
+    """
+
+    operator: Operator
+    properties: tuple[str, ...]
+    not_applicable: tuple[str, ...] = ()
+
+
+def _sampled(*arguments, draw=None, summed=1):
+    table = [Sample(f"sample {number}", each) for number, each in enumerate(arguments)]
+    drawn = None if draw is None else lambda random: Sample("drawn", draw(random))
+    return Samples(table, drawn, summed=lambda *_: summed)
+
+
+def _right(schema, kernel, properties, sampled, not_applicable=(), **declared):
+    """Declares an operator with a kernel in Python, and its samples."""
+    operator = Operator(f"right::{schema}", **declared)
+    if kernel is not None:
+        operator.kernel("cpu")(kernel)
+    samples[operator.name] = sampled
+    return Right(operator, tuple(properties.split()), tuple(not_applicable))
+
+
+def _of(*shapes, **drawn):
+    return [(Drawn(shape, **drawn),) for shape in shapes]
+
+
+def _pairs(*shapes, **drawn):
+    return [(Drawn(shape, **drawn), Drawn(shape, **drawn)) for shape in shapes]
+
+
+# Integers
+
+_OF_INTEGERS = "smoke value sizes empty dtypes layouts compile export stress vmap functional_gradients forward_mode"
+
+
+def _explain_one_hot(index, classes):
+    if classes < 1:
+        raise ValueError(f"one_hot: classes must be at least 1, got {classes}")
+    if not index.is_meta and index.numel() and not 0 <= int(index.min()) <= int(index.max()) < classes:
+        raise ValueError(f"one_hot: index must be below {classes}")
+
+
+def _one_hot(index, classes):
+    _explain_one_hot(index, classes)
+    return torch.zeros((*index.shape, classes)).scatter_(-1, index.unsqueeze(-1), 1.0)
+
+
+one_hot = _right(
+    "one_hot(Tensor index, int classes) -> Tensor",
+    _one_hot,
+    f"{_OF_INTEGERS} bad_input",
+    _sampled(
+        *[(Drawn(shape, high=4), 4) for shape in ((0,), (1,), (3, 5))],
+        draw=lambda random: (Drawn((random.randint(0, 5),), high=5), 5),
+    ),
+    ("functional_gradients", "forward_mode"),
+    reference=lambda index, classes: torch.nn.functional.one_hot(index, classes).float(),
+    output=lambda index, classes: torch.empty((*index.shape, classes), device=index.device),
+    dtypes={"index": (torch.int64,)},
+    gradient="reference",
+    explain=_explain_one_hot,
+)
+gray = _right(
+    "gray(Tensor input) -> Tensor",
+    lambda input: torch.bitwise_xor(input, torch.bitwise_right_shift(input, 1)),
+    _OF_INTEGERS,
+    _sampled(*_of((0,), (1,), (3, 5), high=100), draw=lambda random: (Drawn((random.randint(0, 5), 2), high=50),)),
+    ("functional_gradients", "forward_mode"),
+    reference=lambda input: input ^ (input >> 1),
+    output=torch.empty_like,
+    dtypes=(torch.int32, torch.int64),
+    gradient="reference",
+)
+masked_mean = _right(
+    "masked_mean(Tensor input, Tensor mask) -> Tensor",
+    lambda input, mask: ((input * mask).sum(-1).double() / mask.sum(-1).clamp(min=1)).float(),
+    "smoke value layouts vmap",
+    _sampled(*[(Drawn(shape, high=50), Drawn(shape, dtype=torch.bool)) for shape in ((0, 3), (1, 1), (3, 5))]),
+    reference=lambda input, mask: (input * mask).sum(-1).float() / mask.sum(-1).clamp(min=1),
+    shapes="... d, ... d -> ...",
+    output=lambda input, mask: torch.empty(input.shape[:-1], device=input.device),
+    dtypes={"input": (torch.int32, torch.int64), "mask": (torch.bool,)},
+    gradient="reference",
+)
+in_dtype = _right(
+    "in_dtype(Tensor input, ScalarType dtype) -> Tensor",
+    lambda input, dtype: (input.double() / 3).to(dtype),
+    "smoke value",
+    _sampled(*[(Drawn((3, 5), high=50), dtype) for dtype in (torch.float16, torch.float32)]),
+    reference=lambda input, dtype: (input.double() / 3).to(dtype),
+    output=lambda input, dtype: torch.empty_like(input, dtype=dtype),
+    dtypes=(torch.int64,),
+    gradient="reference",
+)
+
+# Gradients that PyTorch computes
+
+
+def _by_reference(name, reference, properties, count=1, shapes=((0, 4), (1,), (3, 5), (4, 1001))):
+    """An operator whose kernel rounds once, and whose gradient is the reference's."""
+    arguments = [f"Tensor input{number}" for number in range(count)]
+
+    def kernel(*inputs):
+        wide = [each if each.dtype == torch.float64 else each.float() for each in inputs]
+        return torch.empty_like(inputs[0]).copy_(reference(*wide))
+
+    return _right(
+        f"{name}({', '.join(arguments)}) -> Tensor",
+        kernel,
+        properties,
+        _sampled(
+            *[tuple(Drawn(shape) for _ in range(count)) for shape in shapes],
+            draw=lambda random: (Drawn((random.randint(1, 4), random.randint(1, 6))),) * count,
+        ),
+        reference=reference,
+        shapes=f"{', '.join(['...'] * count)} -> ...",
+        output=lambda *inputs: torch.empty_like(inputs[0]),
+        gradient="reference",
+    )
+
+
+_ROWS = ((0, 4), (1, 1), (3, 5), (64, 65))
+log_softmax = _by_reference("log_softmax", lambda x: torch.log_softmax(x, -1), "gradient stress", shapes=_ROWS)
+softmax = _by_reference("softmax", lambda x: torch.softmax(x, -1), "gradient stress determinism", shapes=_ROWS)
+hypot = _by_reference("hypot", torch.hypot, "gradient stress", count=2)
+expm1 = _by_reference("expm1", torch.expm1, "gradient stress")
+tanh = _by_reference("tanh", torch.tanh, "gradient stress incoming_gradients")
+sigmoid = _by_reference("sigmoid", torch.sigmoid, "gradient stress determinism", shapes=((1,), (2, 20001)))
+softplus = _by_reference("softplus", torch.nn.functional.softplus, "determinism", shapes=((1,), (2, 20001)))
+# PyTorch has no derivative of the first one's derivative in forward mode.
+silu = _by_reference("silu", torch.nn.functional.silu, "determinism forward_mode", shapes=((1,), (7,), (2, 20001)))
+by_pytorch = _right(
+    "by_pytorch(Tensor input) -> Tensor",
+    None,
+    "value sizes layouts gradient stress",
+    _sampled(*_of(*_ROWS), draw=lambda random: (Drawn((random.randint(1, 4), random.randint(1, 6))),)),
+    reference=lambda input: torch.log_softmax(input, -1),
+    output=torch.empty_like,
+    kernels="reference",
+    compile="reference",
+)
+
+# Layouts, and gradients that are passed on
+
+row_sum = _right(
+    "row_sum(Tensor input) -> Tensor",
+    lambda input: input.sum(-1).contiguous(),
+    "gradient_layouts",
+    _sampled(*_of((1, 1), (3, 5)), (Drawn((2, 3, 4, 5), channels_last=True),), summed=5),
+    reference=lambda input: input.sum(-1),
+    output=lambda input: input.new_empty(input.shape[:-1]),
+    gradient=lambda needs_grad, output_grads, saved, input: output_grads[0].unsqueeze(-1).expand(input.shape),
+)
+transposed = _right(
+    "transposed(Tensor input) -> Tensor",
+    lambda input: (2 * input.t()).contiguous(),
+    "gradient_layouts",
+    _sampled(*_of((1, 1), (3, 5))),
+    reference=lambda input: 2 * input.t(),
+    shapes="a b -> b a",
+    output=lambda input: input.new_empty(input.shape[::-1]),
+    gradient=lambda needs_grad, output_grads, saved, input: 2 * output_grads[0].t(),
+)
+laid_out = _right(
+    "laid_out(Tensor input) -> Tensor",
+    lambda input: (2 * input.t()).contiguous().t(),
+    "gradient_layouts",
+    _sampled(*_of((1, 1), (3, 5))),
+    reference=lambda input: 2 * input,
+    shapes="a b -> a b",
+    output=lambda input: input.new_empty(input.shape[::-1]).t(),
+    gradient=lambda needs_grad, output_grads, saved, input: 2 * output_grads[0],
+)
+add = _right(
+    "add(Tensor left, Tensor right) -> Tensor",
+    lambda left, right: torch.empty_like(left).copy_(left + right),
+    "gradient_subsets",
+    _sampled(*_pairs((1, 1), (3, 5))),
+    reference=lambda left, right: left + right,
+    shapes="..., ... -> ...",
+    output=lambda left, right: torch.empty_like(left),
+    gradient=lambda needs_grad, output_grads, saved, left, right: (output_grads[0], output_grads[0]),
+)
+conjugated = _right(
+    "conjugated(Tensor left, Tensor right) -> Tensor",
+    lambda left, right: torch.empty_like(left).copy_(left.conj_physical() * right),
+    "smoke gradient second_gradient compile",
+    _sampled(*_pairs((1,), (3, 5)), summed=2),
+    reference=lambda left, right: left.conj() * right,
+    shapes="..., ... -> ...",
+    output=lambda left, right: torch.empty_like(left),
+    dtypes=(torch.complex64, torch.complex128),
+    gradient=lambda needs_grad, output_grads, saved, left, right: (
+        output_grads[0].conj() * right if needs_grad[0] else None,
+        output_grads[0] * left if needs_grad[1] else None,
+    ),
+)
+
+# Sizes that depend on data, lists, and arguments that are written to
+
+positive = _right(
+    "positive(Tensor input) -> Tensor",
+    lambda input: (input > 0).nonzero().flatten(),
+    "smoke bad_input",
+    _sampled(*_of((0,), (1,), (7,))),
+    reference=lambda input: (input > 0).nonzero().flatten(),
+    shapes="n -> _",
+    output=lambda input: torch.empty(torchgraft.unknown_size(), dtype=torch.int64, device=input.device),
+    sizes_from_data=True,
+    gradient="reference",
+)
+kept = _right(
+    "kept(Tensor input) -> Tensor",
+    lambda input: torch.masked_select(input, input > 0),
+    "bad_input forward_mode",
+    _sampled(*_of((0,), (1,), (7,))),
+    reference=lambda input: input[input > 0],
+    shapes="n -> _",
+    output=lambda input: input.new_empty(torchgraft.unknown_size()),
+    sizes_from_data=True,
+    gradient="reference",
+)
+halves = _right(
+    "halves(Tensor[] inputs) -> Tensor[]",
+    lambda inputs: [torch.empty_like(each).copy_(each / 2) for each in inputs],
+    "vmap",
+    _sampled(([Drawn((3,))],), ([Drawn((1,)), Drawn((2, 3)), Drawn((4,))],)),
+    reference=lambda inputs: [each / 2 for each in inputs],
+    output=lambda inputs: [torch.empty_like(each) for each in inputs],
+    gradient="reference",
+)
+
+
+def _accumulate(total, input):
+    total.add_(input)
+
+
+accumulate = _right(
+    "accumulate(Tensor(a!) total, Tensor input) -> ()",
+    _accumulate,
+    "smoke value mutation fallbacks",
+    _sampled(*_pairs((0, 3), (1, 1), (3, 5))),
+    reference=lambda total, input: total + input,
+    shapes="..., ... ->",
+)
+
+
+def _moving_mean(mean, input, decay):
+    difference = torch.empty_like(input).copy_(input - mean)
+    mean.copy_(mean.double() * decay + input.double() * (1 - decay))
+    return difference
+
+
+moving_mean = _right(
+    "moving_mean(Tensor(a!) mean, Tensor input, float decay) -> Tensor",
+    _moving_mean,
+    "smoke value gradient compile fallbacks mutation",
+    _sampled(*[(*each, 0.75) for each in _pairs((0,), (1,), (3, 5))], summed=2),
+    reference=lambda mean, input, decay: (mean * decay + input * (1 - decay), input - mean),
+    shapes="..., ... -> ...",
+    output=lambda mean, input, decay: torch.empty_like(input),
+)
+
+
+def _explain_ramp(input, count):
+    if count < 0:
+        raise ValueError(f"ramp: count must not be negative, got {count}")
+
+
+def _ramp(input, count):
+    _explain_ramp(input, count)
+    return (input.double()[..., None] + torch.arange(count, dtype=torch.float64)).to(input.dtype)
+
+
+# The number of elements of a huge size has more than 64 bits.
+ramp = _right(
+    "ramp(Tensor input, int count) -> Tensor",
+    _ramp,
+    "bad_input",
+    _sampled((Drawn((3,)), 4), (Drawn(()), 5)),
+    reference=lambda input, count: input[..., None] + torch.arange(count, device=input.device, dtype=input.dtype),
+    output=lambda input, count: input.new_empty((*input.shape, count)),
+    gradient="reference",
+    explain=_explain_ramp,
+)
+
+RIGHT = [each for each in vars().copy().values() if isinstance(each, Right)]
+
+
+@pytest.mark.parametrize("right", RIGHT, ids=lambda right: right.operator.name)
+def test_a_right_operator_passes(right):
+    report = check(right.operator, properties=right.properties, device="cpu", quick=True)
+    assert report.passed, str(report)
+    not_applicable = {each.property: each.reason for each in report.results if each.status == "not applicable"}
+    assert set(not_applicable) == set(right.not_applicable)
+    assert all("gradient" in reason for reason in not_applicable.values()), not_applicable
+
+
+@pytest.mark.filterwarnings("ignore::torchgraft.PerformanceWarning")
+@pytest.mark.parametrize("right", [accumulate, moving_mean, add], ids=lambda right: right.operator.name)
+def test_mutants_ask_nothing_that_the_unchanged_kernels_fail(right):
+    asked = 0
+    for group in make_questions(subject_of(right.operator), 0, threads=False):
+        for question in group:
+            if not question.isolated:
+                try:
+                    question.ask()
+                    asked += 1
+                except NotApplicable:
+                    pass
+    assert asked >= 12
+
+
+# What is allowed for PyTorch's own errors hides no error of an author's.
+
+
+class TestErrorsOfPyTorchsOwn:
+    exact = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    own = torch.tensor([1.0, 2.0, 3.25], dtype=torch.bfloat16)
+
+    def test_a_few_times_its_error_is_allowed_where_it_is_made(self):
+        expect_close(self.own, self.exact, dtype=torch.bfloat16, of_pytorch=self.own)
+        near = torch.tensor([1.0, 2.0, 3.75], dtype=torch.bfloat16)
+        expect_close(near, self.exact, dtype=torch.bfloat16, of_pytorch=self.own)
+
+    @pytest.mark.parametrize("found", [(1.0, 2.0, 4.25), (1.0, 2.25, 3.0)], ids=["larger", "elsewhere"])
+    def test_no_other_is(self, found):
+        with pytest.raises(Mismatch, match="the result is wrong: 1 of 3") as raised:
+            expect_close(torch.tensor(found).bfloat16(), self.exact, dtype=torch.bfloat16, of_pytorch=self.own)
+        assert raised.value.tolerance.endswith("; or 4 x the error of PyTorch's own result")
+
+    def test_what_overflows_in_it_may_overflow(self):
+        own = torch.tensor([torch.inf, torch.nan, 3.0], dtype=torch.bfloat16)
+        expect_close(own, self.exact, dtype=torch.bfloat16, of_pytorch=own)
+        with pytest.raises(Mismatch):
+            expect_close(-own, self.exact, dtype=torch.bfloat16, of_pytorch=own)
+        with pytest.raises(Mismatch):
+            expect_close(own, self.exact, dtype=torch.bfloat16)
+
+    @pytest.mark.parametrize("dtype", FLOATING, ids=str)
+    def test_a_formula_is_judged_without_it(self, dtype):
+        formula = Operator(
+            f"right::formula_in_{str(dtype).rpartition('.')[2]}(Tensor input) -> Tensor",
+            reference=torch.sigmoid,
+            output=torch.empty_like,
+            # 1 % too large.
+            gradient=lambda needs_grad, output_grads, saved, input: (
+                1.01 * output_grads[0] * torch.sigmoid(input) * (1 - torch.sigmoid(input))
+            ),
+            kernels="reference",
+            compile="operator",
+        )
+        call = Call(formula, samples["tanh"], Sample("a", (Drawn((3, 5)),)), torch.device("cpu"), dtype, 0)
+        try:
+            assert call.gradients_by_pytorch([torch.ones(3, 5)]) is None
+            with pytest.raises(Mismatch, match="the gradient of input is wrong"):
+                check_gradient(call)
+        finally:
+            formula.undeclare()
+
+
+def _uneven(input):
+    """A kernel whose bits depend on the number of threads, though PyTorch's own operations do not."""
+    return torch.empty_like(input).copy_(input * (1 + torch.get_num_threads() * 2**-23))
+
+
+def test_a_kernel_that_depends_on_the_number_of_threads_is_found_though_pytorch_does_too():
+    wrong = Operator(
+        "right::uneven(Tensor input) -> Tensor",
+        reference=lambda input: input * 1.0,
+        output=torch.empty_like,
+        gradient=lambda needs_grad, output_grads, saved, input: output_grads[0] * torch.sigmoid(input),
+    )
+    wrong.kernel("cpu")(_uneven)
+    report = check(wrong, samples["sigmoid"], properties=["determinism"], device="cpu")
+    (failure,) = report.failures
+    assert "between" in failure.failure.message
+    wrong.undeclare()
+
+
+@pytest.mark.filterwarnings("ignore::torchgraft.PerformanceWarning")
+def test_a_list_is_batched_as_a_list():
+    inputs = [torch.arange(6.0).view(3, 2), torch.ones(3, 4)]
+    for count in (1, 2):
+        batched = torch.func.vmap(halves.operator.call)(inputs[:count])
+        assert isinstance(batched, list)
+        for one, other in zip(batched, inputs, strict=False):
+            assert torch.equal(one, other / 2)
+
+
+def test_a_tensor_without_values_is_refused_where_sizes_depend_on_them():
+    with pytest.raises(ValueError, match="positive: input is on meta and holds no values, but the sizes"):
+        positive.operator(torch.empty(3, device="meta"))
