@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch._inductor.utils import fresh_cache
+from torch.utils.flop_counter import FlopCounterMode
 
 from torchgraft import Operator
 
@@ -294,3 +295,28 @@ class TestCachesOnDisk:
         assert len(words) == 1
         assert counters["inductor"]["fxgraph_cache_hit"] == 2
         assert counters["inductor"]["fxgraph_cache_miss"] == 0
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("has_kernel", [True, False], ids=["kernel", "reference"])
+@pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex")
+def test_lazy_conjugates_inside_are_computed_in_the_first_call_and_under_a_mode(backend, has_kernel):
+    # AOTAutograd makes the first call under a mode, in which PyTorch leaves out what computes them.
+    product = Operator(
+        f"compiled::product_{backend}_{has_kernel}(Tensor left, Tensor right) -> Tensor",
+        reference=lambda left, right: left.conj() * right,
+        output=lambda left, right: torch.empty_like(left),
+        dtypes=(torch.complex64,),
+        kernels={"cpu": (torch.complex64,)} if has_kernel else "reference",
+    )
+    if has_kernel:
+
+        @product.kernel("cpu")
+        def conjugated_product(left, right):
+            return (left.conj() * right).resolve_conj()
+
+    left, right = torch.tensor([1 + 2j]), torch.tensor([3 - 1j])
+    function = torch.compile(lambda left, right: product(left, right), backend=backend)
+    assert [function(left, right).item() for _ in range(2)] == [1 - 7j] * 2
+    with FlopCounterMode(display=False):
+        assert product(left, right).item() == 1 - 7j

@@ -9,7 +9,7 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
 import torch
@@ -286,6 +286,24 @@ def below_autograd(operator: Any, keyset: Any, arguments: Sequence[Any], named: 
 def without_autocast() -> AbstractContextManager[Any]:
     """A scope in which autocast neither casts nor is asked."""
     return torch._C._DisableAutocast()
+
+
+# What a kernel that is called below a TorchDispatchMode must not leave out, by PyTorch's names of dispatch keys.
+_LAZY = ("Conjugate", "Negative", "ZeroTensor")
+
+
+def below_no_mode() -> AbstractContextManager[Any]:
+    """A scope in which PyTorch computes lazy conjugates, negatives and zeros, as it does where no mode is.
+
+    An operator that a TorchDispatchMode calls finds these dispatch keys excluded, as PyTorch has computed what is lazy
+    in the arguments; `x.conj() * y` inside is then `x * y`. The first call of what torch.compile made runs in a mode.
+    """
+    if not torch._C._dispatch_tls_is_dispatch_key_excluded("Conjugate"):
+        return nullcontext()
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for key in _LAZY:
+        excluded = excluded.remove(getattr(torch._C.DispatchKey, key))
+    return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
 
 
 @functools.cache

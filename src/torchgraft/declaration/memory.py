@@ -192,12 +192,18 @@ def _is_shared_where_traced(result: Tensor, others: Sequence[Tensor]) -> bool:
     return answer
 
 
-def unkept(results: Any) -> Any:
+def unkept(results: Any, references: int) -> Any:
     """Results of a kernel in Python, each a copy if something holds it, or its memory, beside this call.
 
     A kernel that keeps a table and returns it at each call would give all its callers one memory.
+
+    Args:
+        results: of the kernel.
+        references: what `sys.getrefcount` counts where a variable holds them. Here it would count one more after
+            TorchDynamo has replaced what runs Python's frames.
     """
-    is_kept = sys.getrefcount(results) > _FRESH
+    # One reference is the variable's, and one that of the argument.
+    is_kept = references > 2
     if isinstance(results, Tensor):
         return _copy(results) if is_kept or _memory_is_kept(results) else results
     return _unkept_inside(results, is_kept) if isinstance(results, (list, tuple)) else results
@@ -235,19 +241,8 @@ def _copy(result: Tensor) -> Tensor:
     return result.new_empty_strided(result.shape, result.stride()).copy_(result)
 
 
-def _references(results: Any) -> int:
-    """What `unkept` counts for such results."""
-    return sys.getrefcount(results)
-
-
-def _references_to_new_results() -> int:
-    # As in what calls a kernel, a variable holds the results.
-    results = torch.empty(0)
-    return _references(results)
-
-
 # How many references there are where a kernel keeps nothing; versions of Python and PyTorch differ.
 _new = torch.empty(1).view(-1)
-_FRESH, _FRESH_BASE = _references_to_new_results(), sys.getrefcount(_new._base)
+_FRESH_BASE = sys.getrefcount(_new._base)
 # Of a view, which its base holds too.
 _FRESH_STORAGE = pytorch.references_to_storage(_new.untyped_storage()) - 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -103,11 +104,12 @@ class PythonKernels:
         is_wrapped = name in self.shown_to_compilers
         # Autocast has cast what the declaration says, and would cast all else that the kernel is made of.
         direct = pytorch.triton_called_directly() if is_wrapped else nullcontext()
-        with direct, no_autocast(arguments), private_triton.launching(launches):
+        with direct, no_autocast(arguments), pytorch.below_no_mode(), private_triton.launching(launches):
             results = self.kernels[name](*arguments)
+        references = sys.getrefcount(results)
         self.served += forced is not None and not launches.left_out
         expect_own_memory(self.declaration.name, f"the kernel {name!r}", results, arguments, of_kernel=True)
-        return unkept(results)
+        return unkept(results, references)
 
 
 _registered: dict[tuple[str, str], PythonKernels] = {}

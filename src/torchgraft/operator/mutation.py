@@ -14,7 +14,7 @@ import torch
 
 from torchgraft._private import pytorch
 from torchgraft.declaration import Declaration
-from torchgraft.declaration.memory import with_own_memory, without_views
+from torchgraft.declaration.memory import with_own_memory
 from torchgraft.declaration.results import as_tuple, nested, single
 from torchgraft.declaration.schema import Argument, tensors_in
 from torchgraft.kernels.fallback import note
@@ -40,7 +40,7 @@ def answer_by_reference(operator: Declaration, arguments: Sequence[Any]) -> Any:
             f" got {len(values)} values"
         )
     # A value may be an argument, or a view of one, that is written to before the value is read.
-    values = without_views(values, arguments) if torch.compiler.is_compiling() else with_own_memory(values, arguments)
+    values = with_own_memory(values, arguments)
     for (_, old), new in zip(mutated, values, strict=False):
         for to, value in zip(tensors_in([old]), tensors_in([new]), strict=True):
             to.detach().copy_(value.detach())

@@ -189,7 +189,7 @@ def _make_fallback(operator: Declaration) -> Callable[..., Any]:
         operator.explain(*arguments)
         device = next(tensor.device.type for tensor in operator.arrangement.tensors(arguments) if tensor is not None)
         note(operator, arguments, why_no_kernel(operator, device))
-        with no_autocast(arguments):
+        with no_autocast(arguments), pytorch.below_no_mode():
             if operator.mutates:
                 results = mutation.answer_by_reference(operator, arguments)
             else:
