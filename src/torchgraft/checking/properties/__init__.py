@@ -26,7 +26,7 @@ _NAMES = (
     "randomness",
     "thread_safety",
     "gradient",
-    "gradient_ties",
+    "gradient_regimes",
     "second_gradient",
     "gradient_subsets",
     "gradient_layouts",

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from random import Random
 from typing import Any
 
 import torch
@@ -35,6 +36,8 @@ _QUICK, _FULL = 3, 12
 _WHOLE, _REAL = ("int", "SymInt"), ("float", "Scalar")
 # A share of a number that float32 rounds away.
 _LITTLE = 1e-9 / 3
+# So many samples are drawn in search of sizes that no call had before, from seeds that nothing else takes.
+_DRAWN, _FIRST_SEED = 20, 1 << 20
 
 
 @dataclass(frozen=True)
@@ -144,21 +147,48 @@ def _is_of_float32(call: Call, changed: _Changed, found: Any) -> bool:
 def _why_same(case: Case, call: Call, changed: _Changed) -> str:
     """Tells an argument that is ignored from one of which something is kept from an earlier call."""
     since = f"the result of {changed.what} is the one of the call before"
-    for sample in case.table(empty=False, count=8):
-        other = case.call(sample)
-        if other.shapes == call.shapes or _numbers_of(other) == _numbers_of(call):
+    counts = _counts_elsewhere(case, call, changed)
+    if counts is None:
+        return f"ignores {changed.names}, or keeps something from an earlier call with the same sizes: {since}"
+    if counts:
+        return f"keeps something from an earlier call with the same sizes: {since}, which had another {changed.names}"
+    return f"ignores {changed.names}: {since}"
+
+
+def _counts_elsewhere(case: Case, call: Call, changed: _Changed) -> bool | None:
+    """Whether the changed number counts with sizes that no call had before; None if there are no such sizes."""
+    draw, original = case.samples.draw, call.arguments
+    places = [place for place, value in enumerate(changed.arguments) if not _is_alike(value, original[place])]
+    for seed in range(_DRAWN if draw is not None else 0):
+        assert draw is not None
+        other = case.call(draw(Random(_FIRST_SEED + seed)))
+        if other.sample.is_empty or other.shapes in [case.call(each).shapes for each in case.samples.table]:
             continue
-        # Other numbers with other sizes are right, so they are not ignored.
+        before = other.arguments
+        after = [changed.arguments[place] if place in places else value for place, value in enumerate(before)]
         try:
-            other.expect_close(other.function(*other.arguments), other.expected())
+            expected = other.expected(tuple(after))
+            if not _are_equal(expected, other.expected(before)):
+                return _is_close(other, other.function(*after), expected)
         except Exception:
             continue
-        return f"keeps something from an earlier call with the same sizes: {since}, which had another {changed.names}"
-    return f"ignores {changed.names}, or keeps something from an earlier call with the same sizes: {since}"
+    return None
 
 
-def _numbers_of(call: Call) -> str:
-    return repr([each for each in call.arguments if not isinstance(each, (Tensor, list))])
+def _is_alike(one: Any, other: Any) -> bool:
+    return all(map(_is_same, tree_leaves(one), tree_leaves(other))) and type(one) is type(other)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return isinstance(one, Tensor) or bool(one == other)
+
+
+def _is_close(call: Call, found: Any, expected: Any) -> bool:
+    try:
+        call.expect_close(found, expected)
+    except Mismatch:
+        return False
+    return True
 
 
 def _changes(call: Call) -> Iterator[_Changed]:

@@ -6,7 +6,7 @@ reference does in the same dtype, and than float64 changes if its arguments chan
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Literal
 
@@ -31,6 +31,7 @@ class Worse:
     """An element of a result that is worse than it can be.
 
     Attributes:
+        what: is compared.
         kind: 'not finite', 'error' of a number, or 'integer'.
         index: of the element.
         expected: in float64.
@@ -43,6 +44,7 @@ class Worse:
         shape: of the result.
     """
 
+    what: str
     kind: Literal["not finite", "error", "integer"]
     index: tuple[int, ...]
     expected: Any
@@ -109,7 +111,7 @@ class OwnError:
             is_real = one.is_floating_point() or one.is_complex()
             worse = self._worst_number(place, one, exact, own) if is_real else self._worst_code(place, one, exact, own)
             if worse is not None:
-                return worse
+                return replace(worse, what=what)
         return None
 
     def _others(self, place: int, shape: torch.Size) -> list[Tensor] | None:
@@ -156,16 +158,19 @@ class OwnError:
         others = self._others(place, shape)
         if others is None:
             return None
+        most_change = torch.zeros_like(exact)
         for other in others:
-            # NaN where it is not finite: nothing is known of such an element.
-            change = _TIMES * (_real(other) - exact).abs()
-            allowed = torch.maximum(allowed, change.nan_to_num(torch.inf, torch.inf))
-        wrong = is_defined & ~allowed.isinf() & ~(error <= allowed)
-        if not wrong.any():
-            return None
-        is_lost = wrong & ~found.isfinite()
-        kind: Literal["not finite", "error"] = "not finite" if is_lost.any() else "error"
-        return self._first(kind, is_lost if is_lost.any() else wrong, found, exact, own, allowed, most_own)
+            # Nothing is known of an element that is not finite nearby.
+            change = (_real(other) - exact).abs().nan_to_num(torch.inf, torch.inf)
+            most_change = torch.maximum(most_change, change)
+        lost = is_defined & ~found.isfinite() & most_change.isfinite()
+        if lost.any():
+            return self._first("not finite", lost, found, exact, own, allowed, most_own)
+        # A number that one rounding of the arguments changes as much has no digits to compare.
+        is_defined &= most_change <= _GARBAGE * (magnitude + _GARBAGE * largest + tiny)
+        allowed = allowed + _TIMES * most_change
+        wrong = is_defined & ~(error <= allowed)
+        return self._first("error", wrong, found, exact, own, allowed, most_own) if wrong.any() else None
 
     def _first(
         self,
@@ -186,6 +191,7 @@ class OwnError:
         error = abs(found[index].item() - exact[index].item()) if kind == "error" else 0.0
         own_error = max(most_own.item(), _eps(self.dtype) / 2 * abs(exact[index].item()))
         return Worse(
+            "",
             kind,
             index,
             exact[index].item(),
@@ -205,7 +211,7 @@ def nearby_arguments(arguments: tuple[Any, ...], dtype: torch.dtype, *, keep_tie
     Args:
         arguments: in float64.
         dtype: of the call.
-        keep_ties: whether equal numbers must stay equal.
+        keep_ties: whether numbers of a tensor that are equal must stay so.
     """
     eps = _eps(dtype)
     generator = torch.Generator().manual_seed(0)
@@ -213,10 +219,17 @@ def nearby_arguments(arguments: tuple[Any, ...], dtype: torch.dtype, *, keep_tie
     def moved(tensor: Tensor, sign: int | None) -> Tensor:
         if not is_number(tensor):
             return tensor
-        signs = torch.randint(0, 2, tensor.shape, generator=generator).to(tensor.device, torch.float64) * 2 - 1
-        return tensor * (1 + eps * (signs if sign is None else sign))
+        if sign is not None:
+            return tensor * (1 + eps * sign)
+        values, places = torch.view_as_real(tensor) if tensor.is_complex() else tensor, None
+        if keep_ties:
+            _, places = values.unique(return_inverse=True)
+        signs = torch.randint(0, 2, values.shape, generator=generator).to(tensor.device, torch.float64) * 2 - 1
+        signs = signs if places is None else signs.flatten()[places]
+        values = values * (1 + eps * signs)
+        return torch.view_as_complex(values) if tensor.is_complex() else values
 
-    for sign in (1, -1) if keep_ties else (1, -1, None, None, None):
+    for sign in (1, -1, None, None, None):
         yield each_tensor(partial(moved, sign=sign), arguments)
 
 
