@@ -43,9 +43,13 @@ def explained(
         lost = f"it is {worse.found}" if is_lost else f"error {worse.times:.2g} times that of the reference"
         advice = "subtract the mean before squaring" if regime.kind == "mean" else "use expm1, log1p or a series"
         cause = f"loses digits by cancellation{_of(worse)}: {lost} when the values of {names} {place} ({advice})"
-    elif regime.kind in ("zeros", "small") and is_lost:
+    elif regime.kind in ("ties", "zeros", "small") and is_lost:
         division = "0/0" if math.isnan(_number(worse.found)) else "a division by 0, or a logarithm of it,"
-        what = regime.values if regime.kind == "zeros" else f"values that are squared to zero ({regime.values})"
+        what = {
+            "ties": f"values that are {regime.values}",
+            "zeros": regime.values,
+            "small": f"values that are squared to zero ({regime.values})",
+        }[regime.kind]
         cause = f"{division} for {what} in {names}: {worse.what} is {worse.found} where the reference is finite"
     elif regime.kind == "mask":
         cause = (
@@ -102,16 +106,15 @@ def _limit(arguments: tuple[Any, ...], unit: Unit, worse: Worse, dtype: torch.dt
     It is the value that the result is made of, or one of the largest if it is made of many.
     """
     tensors = tensors_of([arguments[place] for place in unit.places])
-    if len(tensors) == 1 and tuple(tensors[0].shape) == worse.shape:
-        sizes = [abs(tensors[0][worse.index].item())]
-    else:
-        real = [torch.view_as_real(each) if each.is_complex() else each for each in tensors]
-        sizes = sorted({abs(each(one).item()) for one in real for each in (torch.amax, torch.amin)}, reverse=True)
+    real = [torch.view_as_real(each) if each.is_complex() else each for each in tensors]
+    largest = sorted({abs(each(one).item()) for one in real for each in (torch.amax, torch.amin)}, reverse=True)
+    is_same_shape = len(tensors) == 1 and tuple(tensors[0].shape) == worse.shape
+    sizes = [*([abs(tensors[0][worse.index].item())] if is_same_shape else []), *largest]
     for is_cause, advice in _CAUSES:
         for size in sizes:
             if any(is_cause(size, torch.finfo(each).max) for each in (dtype, torch.float32)):
                 return size, f" ({advice})"
-    return sizes[0], " (something in between, such as an exponential: subtract the maximum before)"
+    return largest[0], " (something in between, such as an exponential: subtract the maximum before)"
 
 
 # What an overflow most likely is that begins at some value, in a dtype with a largest number, and what to do about it.

@@ -74,13 +74,28 @@ def _check_call(case: Case, call: Call) -> None:
     first = call.function(*call.arguments)
     expected = call.expected()
     call.expect_close(first, expected)
+    counted: set[str] = set()
     for changed in _changes(call):
         case.progress(f"{changed.what} of sample {call.sample.name!r}")
-        _check_change(case, call, changed, first)
+        found = _check_change(case, call, changed, first, counts=changed.names in counted)
+        if found is not None and not _are_equal(found, first):
+            counted.add(changed.names)
     call.expect_close(call.function(*call.arguments), expected, what="the result, after calls with other numbers,")
 
 
-def _check_change(case: Case, call: Call, changed: _Changed, first: Any) -> None:
+def _check_change(case: Case, call: Call, changed: _Changed, first: Any, *, counts: bool) -> Any:
+    """Compares the result of a changed call and returns it; None if the operator refuses the number.
+
+    Args:
+        case: has other samples.
+        call: as it was.
+        changed: the call with another number.
+        first: the result of the call as it was.
+        counts: whether another change of the same number has changed the result.
+
+    Raises:
+        Mismatch: the result is wrong.
+    """
     exact = in_float64(changed.arguments)
     raised = ""
     try:
@@ -93,11 +108,11 @@ def _check_change(case: Case, call: Call, changed: _Changed, first: Any) -> None
     try:
         found = call.function(*each_tensor(Tensor.clone, changed.arguments))
     except (ValueError, TypeError):
-        return
+        return None
     except Exception:
         if raised:
             # `bad_input` says which errors are clear.
-            return
+            return None
         raise
     if raised:
         raise Mismatch(f"takes {changed.what}, which the reference refuses: {' '.join(raised.split())[:200]}")
@@ -112,10 +127,12 @@ def _check_change(case: Case, call: Call, changed: _Changed, first: Any) -> None
     what = f"the result of {changed.what}"
     worse = known.worst(found, what)
     if worse is None:
-        return
+        return found
     same = _are_equal(found, first)
     if changed.rounds and _is_of_float32(call, changed, found):
         cause = f"rounds {changed.names} to float32: {what} is that of the number in float32"
+    elif same and counts:
+        cause = f"takes {changed.what} for the number before: the results are the same"
     elif same:
         cause = _why_same(case, call, changed)
     elif changed.swapped:
@@ -147,6 +164,8 @@ def _is_of_float32(call: Call, changed: _Changed, found: Any) -> bool:
 def _why_same(case: Case, call: Call, changed: _Changed) -> str:
     """Tells an argument that is ignored from one of which something is kept from an earlier call."""
     since = f"the result of {changed.what} is the one of the call before"
+    if changed.what.endswith(" left out"):
+        return f"ignores that {changed.names} is left out, or keeps it from an earlier call: {since}"
     counts = _counts_elsewhere(case, call, changed)
     if counts is None:
         return f"ignores {changed.names}, or keeps something from an earlier call with the same sizes: {since}"
