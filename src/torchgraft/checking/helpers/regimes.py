@@ -275,7 +275,8 @@ def is_usable(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:
     try:
         pairs = zip(tree_leaves(function(*exact)), tree_leaves(function(*small)), strict=True)
         return all(
-            one.shape == other.shape and not (one.isfinite() & ~torch.isclose(one.double(), other.double())).any()
+            one.shape == other.shape
+            and not (one.isnan() | (one.isfinite() & ~torch.isclose(one.double(), other.double()))).any()
             for one, other in pairs
             if one is not None and is_number(one)
         )

@@ -122,6 +122,9 @@ def _worst(call: Call, regime: Regime, arguments: tuple[Any, ...], *, has_kinks:
         right = _Gradients(call, regime, arguments)
     except Exception:
         return None
+    if regime.kind == "mask" and not all(bool(known.exact.isfinite().all()) for known in right.known):
+        # The definition multiplies with -inf: it is no mask.
+        return None
     leaves = call.leaves(arguments)
     try:
         results = call.differentiable_results(tree_leaves(call.function(*leaves)))

@@ -216,21 +216,23 @@ def nearby_arguments(arguments: tuple[Any, ...], dtype: torch.dtype, *, keep_tie
     eps = _eps(dtype)
     generator = torch.Generator().manual_seed(0)
 
-    def moved(tensor: Tensor, sign: int | None) -> Tensor:
+    def moved(tensor: Tensor, turn: int) -> Tensor:
         if not is_number(tensor):
             return tensor
-        if sign is not None:
-            return tensor * (1 + eps * sign)
-        values, places = torch.view_as_real(tensor) if tensor.is_complex() else tensor, None
-        if keep_ties:
+        values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        if turn < 2:
+            signs: Tensor | float = 1.0 - 2 * turn
+        elif keep_ties:
+            # Three bits of its number among the different values: two neighbours differ in one of them.
             _, places = values.unique(return_inverse=True)
-        signs = torch.randint(0, 2, values.shape, generator=generator).to(tensor.device, torch.float64) * 2 - 1
-        signs = signs if places is None else signs.flatten()[places]
+            signs = ((places >> (turn - 2)) % 2).double() * 2 - 1
+        else:
+            signs = torch.randint(0, 2, values.shape, generator=generator).to(tensor.device, torch.float64) * 2 - 1
         values = values * (1 + eps * signs)
         return torch.view_as_complex(values) if tensor.is_complex() else values
 
-    for sign in (1, -1, None, None, None):
-        yield each_tensor(partial(moved, sign=sign), arguments)
+    for turn in range(5):
+        yield each_tensor(partial(moved, turn=turn), arguments)
 
 
 def _eps(dtype: torch.dtype) -> float:
