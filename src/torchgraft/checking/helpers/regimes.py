@@ -285,7 +285,7 @@ def is_usable(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:
 
 
 def mixes(function: Callable[..., Any], arguments: tuple[Any, ...], unit: Unit) -> bool:
-    """Whether an element of a result depends on several elements of one argument.
+    """Whether an element of a result may depend on several elements of one argument.
 
     Args:
         function: the definition.
@@ -296,6 +296,9 @@ def mixes(function: Callable[..., Any], arguments: tuple[Any, ...], unit: Unit) 
     before = tree_leaves(function(*exact))
     for place in unit.places:
         for tensor in tensors_of([exact[place]]):
+            if 1 in tensor.shape or not tensor.dim():
+                # Of one element nobody can know.
+                return True
             count = tensor.numel()
             reached: list[list[Tensor]] = []
             # Neighbours along the last dimension and along the one before it, and the last element.

@@ -20,6 +20,8 @@ from torchgraft.checking.tensors.dtypes import holds_numbers, is_number
 
 # How many times the reference's own error a result may err, and how many times what one rounding of the arguments does.
 _TIMES = 10
+# So many arguments nearby are looked at where a result is suspicious: fewer may all round a tie to the same side.
+_TURNS = 16
 # The reference says nothing about elements in which it errs by a larger share itself.
 _GARBAGE = 0.1
 # How often a result may be rounded on the way, at its own size.
@@ -223,15 +225,20 @@ def nearby_arguments(arguments: tuple[Any, ...], dtype: torch.dtype, *, keep_tie
         if turn < 2:
             signs: Tensor | float = 1.0 - 2 * turn
         elif keep_ties:
-            # Three bits of its number among the different values: two neighbours differ in one of them.
-            _, places = values.unique(return_inverse=True)
-            signs = ((places >> (turn - 2)) % 2).double() * 2 - 1
+            different, places = values.unique(return_inverse=True)
+            # At first bits of its number among the different values, so that neighbours differ; then random ones.
+            bits = (
+                torch.arange(len(different)) >> (turn - 2)
+                if turn < 5
+                else torch.randint(0, 2, different.shape, generator=generator)
+            )
+            signs = (bits % 2).to(tensor.device, torch.float64)[places] * 2 - 1
         else:
             signs = torch.randint(0, 2, values.shape, generator=generator).to(tensor.device, torch.float64) * 2 - 1
         values = values * (1 + eps * signs)
         return torch.view_as_complex(values) if tensor.is_complex() else values
 
-    for turn in range(5):
+    for turn in range(_TURNS):
         yield each_tensor(partial(moved, turn=turn), arguments)
 
 
