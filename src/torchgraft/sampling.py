@@ -14,7 +14,8 @@ from torch import Tensor
 class Drawn:
     """A tensor argument: normally distributed values of a shape, contiguous or channels_last.
 
-    Integers and booleans are drawn evenly from a range; complex numbers have both parts.
+    Integers and booleans are drawn evenly from a range; complex numbers have both parts. `graft check` also asks values
+    that are much larger, smaller or all alike, as far as `low`, `high`, `values`, `ordered` and `distinct` allow them.
 
     Attributes:
         shape: of the tensor.
@@ -23,8 +24,10 @@ class Drawn:
         values: what it holds instead, taken in turn, where only certain values are of interest.
         rounded: a dtype that the values are rounded to first, whatever the dtype of the tensor.
         dtype: of the tensor, where it is another than that of the call: of indices, masks and codes.
-        low: the smallest integer that is drawn.
-        high: one more than the largest integer that is drawn, as a size that indices stay below.
+        low: the smallest value that makes sense: 0 for probabilities. None: 0 for integers, and no limit for others.
+        high: the largest value that makes sense, which real numbers may reach; integers stay below it, as indices stay
+            below a size. None: 2 for integers, and no limit for others. Real numbers with both limits are drawn evenly
+            between them; with one limit, normally distributed numbers are reflected at it.
         distinct: whether no integer is drawn twice, and `values` are not begun anew; there must be as many as elements.
         ordered: whether the values rise.
     """
@@ -35,8 +38,8 @@ class Drawn:
     values: tuple[float, ...] | None = None
     rounded: torch.dtype | None = None
     dtype: torch.dtype | None = None
-    low: int = 0
-    high: int = 2
+    low: float | None = None
+    high: float | None = None
     distinct: bool = False
     ordered: bool = False
 
@@ -63,7 +66,7 @@ class Drawn:
             values = turns[: self.elements].reshape(self.shape)
         elif not (dtype.is_floating_point or dtype.is_complex):
             values = self._integers(generator)
-        elif generator.device.type == device.type != "cpu" and not self.ordered:
+        elif generator.device.type == device.type != "cpu" and not self.ordered and self.low is self.high is None:
             # A dtype of its own would take several times the memory of what may be most of a card.
             drawn = torch.empty(self.shape, dtype=dtype, device=device, memory_format=layout).normal_(
                 std=self.scale, generator=generator
@@ -72,23 +75,38 @@ class Drawn:
         else:
             exact = torch.complex128 if dtype.is_complex else torch.float64
             values = self.scale * torch.randn(self.shape, generator=generator, dtype=exact, device=generator.device)
+            values = self._within_limits(values)
             if self.rounded is not None:
                 values = values.to(self.rounded)
         if self.ordered:
             values = values.flatten().sort().values.reshape(self.shape)
         return values.to(device, dtype).contiguous(memory_format=layout)
 
+    @property
+    def integers(self) -> range:
+        """The integers that may be drawn."""
+        return range(0 if self.low is None else int(self.low), 2 if self.high is None else int(self.high))
+
     def _integers(self, generator: torch.Generator) -> Tensor:
         """Whole numbers of the range."""
-        device = generator.device
+        device, among = generator.device, self.integers
         if not self.distinct:
-            return torch.randint(self.low, self.high, self.shape, generator=generator, device=device)
-        if self.high - self.low < self.elements:
+            return torch.randint(among.start, among.stop, self.shape, generator=generator, device=device)
+        if len(among) < self.elements:
             raise ValueError(
-                f"low and high must span {self.elements} different integers, got {self.low} and {self.high}"
+                f"low and high must span {self.elements} different integers, got {among.start} and {among.stop}"
             )
-        chosen = torch.randperm(self.high - self.low, generator=generator, device=device)[: self.elements]
-        return chosen.reshape(self.shape) + self.low
+        chosen = torch.randperm(len(among), generator=generator, device=device)[: self.elements]
+        return chosen.reshape(self.shape) + among.start
+
+    def _within_limits(self, values: Tensor) -> Tensor:
+        """Normally distributed real numbers, moved between `low` and `high`."""
+        if self.low is None:
+            return values if self.high is None else self.high - values.abs()
+        if self.high is None:
+            return self.low + values.abs()
+        # The normal distribution function turns normally distributed numbers into evenly distributed ones.
+        return self.low + (self.high - self.low) * torch.special.ndtr(values / self.scale)
 
 
 @dataclass(frozen=True)
@@ -354,6 +372,8 @@ class Samples:
         summed: how many products one element of the result is a sum of, from the arguments: errors grow with it.
         large: samples of more than 2**31 elements.
         non_finite: whether on a sample the definition says what becomes of NaN and infinity.
+        kinks: whether on a sample the reference's gradient is the definition also at kinks, as that of relu at 0. If
+            not, any finite one is right there.
         modules: the layers made of the operator.
         replaced: the layers of PyTorch's that such layers replace.
         benchmarks: what its speed is measured on.
@@ -377,6 +397,7 @@ class Samples:
     summed: Callable[..., int] = lambda *arguments: 1
     large: Sequence[Large] = ()
     non_finite: Callable[[Sample], bool] = lambda sample: True
+    kinks: Callable[[Sample], bool] = lambda sample: True
     modules: Sequence[ModuleSample] = ()
     replaced: Sequence[ReplacedLayer] = ()
     benchmarks: Sequence[Benchmark] = ()

@@ -321,6 +321,6 @@ def _with_extremes(sample: Sample) -> Iterator[Sample]:
             if isinstance(value, list):
                 return [largest(each) for each in value]
             is_index = isinstance(value, Drawn) and value.dtype in INDICES
-            return replace(value, values=(value.high - 1,)) if is_index else value
+            return replace(value, values=(value.integers.stop - 1,)) if is_index else value
 
         yield replace(sample, arguments=tuple(map(largest, sample.arguments)))

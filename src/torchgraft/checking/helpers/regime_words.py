@@ -1,0 +1,131 @@
+"""Explains what is wrong in a regime of values, in the words of whoever wrote the kernel."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchgraft.checking.call import Call
+from torchgraft.checking.helpers.regimes import Regime, Unit, changed, times
+from torchgraft.checking.tensors.arguments import tensors_of
+from torchgraft.checking.tensors.compare import Mismatch
+from torchgraft.checking.tensors.own_error import Worse
+
+# The steps of a bisection.
+_STEPS = 30
+
+
+def explained(
+    call: Call, unit: Unit, regime: Regime, arguments: tuple[Any, ...], worse: Worse, ask: Callable[..., Worse | None]
+) -> Mismatch:
+    """Makes the failure of a call in a regime; it names the cause where the regime tells it.
+
+    Args:
+        call: with the values of its sample.
+        unit: the arguments that were changed.
+        regime: how they were changed.
+        arguments: the changed ones.
+        worse: what is wrong.
+        ask: finds what is wrong for other arguments.
+    """
+    where = f"{worse.count} of {worse.total} elements, the first at {list(worse.index)}"
+    names = _names(call, unit)
+    subject = f"{names} {regime.values}"
+    is_lost = worse.kind == "not finite"
+    if regime.kind == "large":
+        cause = _of_large(call, unit, regime, arguments, worse, ask)
+    elif worse.kind == "integer":
+        ties = "ties: where values are equal, " if regime.kind in ("ties", "zeros") else ""
+        cause = f"{ties}{worse.what} for {subject} is {worse.found} and the reference's {worse.expected}"
+    elif regime.kind == "mean" or (regime.kind == "small" and not is_lost):
+        place = "have mean 1e4" if regime.kind == "mean" else f"are near {regime.factor:g}"
+        lost = f"it is {worse.found}" if is_lost else f"error {worse.times:.2g} times that of the reference"
+        advice = "subtract the mean before squaring" if regime.kind == "mean" else "use expm1, log1p or a series"
+        cause = f"loses digits by cancellation{_of(worse)}: {lost} when the values of {names} {place} ({advice})"
+    elif regime.kind in ("ties", "zeros", "small") and is_lost:
+        division = "0/0" if math.isnan(_number(worse.found)) else "a division by 0, or a logarithm of it,"
+        what = {
+            "ties": f"values that are {regime.values}",
+            "zeros": regime.values,
+            "small": f"values that are squared to zero ({regime.values})",
+        }[regime.kind]
+        cause = f"{division} for {what} in {names}: {worse.what} is {worse.found} where the reference is finite"
+    elif regime.kind == "mask":
+        cause = (
+            f"{worse.what} is {worse.found} for {subject}, where the reference is finite (inf - inf, or 0 times inf)"
+        )
+        if not is_lost:
+            cause = f"{worse.what} is wrong for {subject}"
+    else:
+        cause = f"{worse.what} is wrong for {subject}: error {worse.times:.2g} times that of the reference"
+    allowed = "" if worse.kind == "integer" else f"{worse.allowed:.3g}, as the reference errs in the same dtype too"
+    return Mismatch(
+        f"{cause}; {where}", index=worse.index, expected=worse.expected, found=worse.found, tolerance=allowed
+    )
+
+
+def _names(call: Call, unit: Unit) -> str:
+    return " and ".join(call.declaration.arguments[place].name for place in unit.places)
+
+
+def _of(worse: Worse) -> str:
+    """Names what is wrong, unless it is the only result."""
+    return "" if worse.what == "the result" else f" in {worse.what}"
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def _of_large(
+    call: Call, unit: Unit, regime: Regime, arguments: tuple[Any, ...], worse: Worse, ask: Callable[..., Worse | None]
+) -> str:
+    """Finds the value beyond which a result is wrong, by bisection."""
+    names = _names(call, unit)
+    right, wrong = 1.0, regime.factor
+    for _ in range(_STEPS):
+        middle = math.sqrt(right * wrong)
+        other = changed(call, unit, times(middle))
+        if other is not None and (found := ask(other)) is not None:
+            wrong, arguments, worse = middle, other, found
+        else:
+            right = middle
+    limit, advice = _limit(arguments, unit, worse, call.dtype)
+    if worse.kind != "not finite":
+        error = "" if worse.kind == "integer" else f": error {worse.times:.2g} times that of the reference"
+        return f"{worse.what} is right up to about {limit:.3g} in {names} and wrong beyond{error}"
+    beyond = "NaN" if math.isnan(_number(worse.found)) else "infinite"
+    cause = f"overflows{_of(worse)}: finite up to about {limit:.3g} in {names} and {beyond} beyond"
+    return f"{cause}, where the reference is finite{advice}"
+
+
+def _limit(arguments: tuple[Any, ...], unit: Unit, worse: Worse, dtype: torch.dtype) -> tuple[float, str]:
+    """Returns the value at which a result is just about wrong, and advice where the value tells the cause.
+
+    It is the value that the result is made of, or one of the largest if it is made of many.
+    """
+    tensors = tensors_of([arguments[place] for place in unit.places])
+    real = [torch.view_as_real(each) if each.is_complex() else each for each in tensors]
+    largest = sorted({abs(each(one).item()) for one in real for each in (torch.amax, torch.amin)}, reverse=True)
+    is_same_shape = len(tensors) == 1 and tuple(tensors[0].shape) == worse.shape
+    sizes = [*([abs(tensors[0][worse.index].item())] if is_same_shape else []), *largest]
+    for is_cause, advice in _CAUSES:
+        for size in sizes:
+            if any(is_cause(size, torch.finfo(each).max) for each in (dtype, torch.float32)):
+                return size, f" ({advice})"
+    return largest[0], " (something in between, such as an exponential: subtract the maximum before)"
+
+
+# What an overflow most likely is that begins at some value, in a dtype with a largest number, and what to do about it.
+_CAUSES: tuple[tuple[Callable[[float, float], bool], str], ...] = (
+    (
+        lambda size, most: 0.85 <= size / math.log(most) <= 1.05,
+        "an exponential: subtract the maximum, or use expm1/log1p",
+    ),
+    # A sum of many squares overflows sooner; of halves that would be any number.
+    (
+        lambda size, most: (0.2 if most > 1e30 else 0.95) <= size / math.sqrt(most) <= 1.05,
+        "a square: divide by the largest value before",
+    ),
+)

@@ -1,0 +1,195 @@
+"""The gradient is as good as the reference's for huge, tiny, equal, zero and masked values, and at kinks and ties.
+
+Proves: on a few samples the tensor arguments hold the values of `value_regimes`, but for those times 1e20 and 1e-30.
+Wherever the gradient of the reference in the same dtype is finite and right, the gradient is finite, and its error is
+at most ten times the reference's own. Where a maximum occurs several times, its gradient may be divided otherwise among
+the equal elements, with the same sum. At kinks, as of relu at 0, the reference decides; `Samples(kinks=...)` says where
+any finite gradient is right.
+
+Cannot prove: that a gradient is divided in a sensible way among equal elements, or anything about kinks at values that
+one rounding moves to the other side, as that of a clamp at 1.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.regime_words import explained
+from torchgraft.checking.helpers.regimes import (
+    HUGE,
+    TINY,
+    Regime,
+    changed,
+    each_telling,
+    is_usable,
+    number_regimes,
+    units,
+)
+from torchgraft.checking.properties.gradient import check_gradient
+from torchgraft.checking.property import Property
+from torchgraft.checking.result import NotApplicable
+from torchgraft.checking.tensors.arguments import each_tensor
+from torchgraft.checking.tensors.compare import Mismatch
+from torchgraft.checking.tensors.dtypes import in_float64, is_number
+from torchgraft.checking.tensors.gradients import attached, grad_or_zeros, leaves_of
+from torchgraft.checking.tensors.own_error import OwnError, Worse, nearby_arguments
+
+_QUICK, _FULL = 2, 8
+# A step from a tie, along which the reference in float64 is differentiated on both sides.
+_STEP = 1e-6
+_CLOSE = 1e-4
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    each_telling(case, partial(_check_call, case), quick=_QUICK, full=_FULL)
+
+
+def _check_call(case: Case, call: Call) -> None:
+    names = {name.partition("[")[0] for name in call.leaf_names}
+    if not names:
+        raise NotApplicable("no argument has a gradient")
+    # A gradient that is wrong for ordinary values needs no other explanation.
+    check_gradient(call)
+    samples, declared = case.samples, call.declaration.arguments
+    has_masks, has_kinks = samples.non_finite(call.sample), samples.kinks(call.sample)
+    for unit in units(call, is_number):
+        if names.isdisjoint(declared[place].name for place in unit.places):
+            continue
+        for regime in number_regimes(call, unit, has_masks=has_masks):
+            arguments = changed(call, unit, regime.change)
+            if regime.factor in (HUGE, TINY) or arguments is None or not is_usable(call.reference, arguments):
+                continue
+            ask = partial(_worst, call, regime, has_kinks=has_kinks)
+            worse = ask(arguments)
+            if worse is None:
+                continue
+            if worse.kind == "error" and regime.kind in ("ties", "zeros"):
+                subject = f"{' and '.join(declared[place].name for place in unit.places)} {regime.values}"
+                raise _of_kink(subject, worse)
+            raise explained(call, unit, regime, arguments, worse, ask)
+
+
+class _Gradients:
+    """The gradients of one call with other arguments: by the reference, and how far they can be trusted."""
+
+    def __init__(self, call: Call, regime: Regime, arguments: tuple[Any, ...]) -> None:
+        self.call, self.exact = call, in_float64(arguments)
+        leaves = call.leaves(arguments)
+        results = attached(call.differentiable_results(tree_leaves(call.reference(*leaves))), leaves_of(leaves))
+        self.output_grads = call.output_grads(results)
+        own = grad_or_zeros(results, leaves_of(leaves), self.output_grads)
+        exact = self.of(self.exact)
+        self.keep_ties = regime.kind in ("ties", "zeros")
+        common = OwnError(
+            exact=(),
+            own=(),
+            nearby=lambda: iter(()),
+            dtype=call.precision,
+            summed=max(call.summed, *(result.numel() for result in results)),
+            roundings=2 if call.precision == call.dtype else 2 + math.isqrt(call.summed),
+            coherent=regime.kind == "mean",
+        )
+        self.known = [
+            replace(common, exact=one, own=other, nearby=partial(self._nearby_alone, number))
+            for number, (one, other) in enumerate(zip(exact, own, strict=True))
+        ]
+
+    def of(self, arguments: Sequence[Any]) -> tuple[Tensor, ...]:
+        """Computes the gradients of the reference in float64."""
+        return self.call.expected_gradients(self.output_grads, arguments)
+
+    @cached_property
+    def _nearby(self) -> list[tuple[Tensor, ...]]:
+        return [self.of(each) for each in nearby_arguments(self.exact, self.call.dtype, keep_ties=self.keep_ties)]
+
+    def _nearby_alone(self, number: int) -> Iterator[Tensor]:
+        return (each[number] for each in self._nearby)
+
+
+def _worst(call: Call, regime: Regime, arguments: tuple[Any, ...], *, has_kinks: bool) -> Worse | None:
+    """Finds an element of a gradient that is worse than it can be; None if there is none."""
+    try:
+        # The reference is asked first: it refuses values that make no sense, and so may an operator that calls it.
+        right = _Gradients(call, regime, arguments)
+    except Exception:
+        return None
+    if regime.kind == "mask" and not all(bool(known.exact.isfinite().all()) for known in right.known):
+        # The definition multiplies with -inf: it is no mask.
+        return None
+    leaves = call.leaves(arguments)
+    try:
+        results = call.differentiable_results(tree_leaves(call.function(*leaves)))
+    except (ValueError, TypeError):
+        # The operator refuses such values.
+        return None
+    found = grad_or_zeros(attached(results, leaves_of(leaves)), leaves_of(leaves), right.output_grads)
+    for number, (name, known, gradient) in enumerate(zip(call.leaf_names, right.known, found, strict=True)):
+        worse = known.worst(gradient, f"the gradient of {name}")
+        if worse is None:
+            continue
+        if worse.kind == "error" and regime.kind in ("ties", "zeros"):
+            by_own = replace(known, exact=in_float64([known.own])[0])
+            if not has_kinks or by_own.worst(gradient) is None:
+                continue
+            sums = _sums_along_ties(call, right.exact, in_float64(right.output_grads), number, gradient, known.exact)
+            if sums is not None and abs(sums[0] - sums[1]) <= _CLOSE * (1 + sums[2]):
+                continue
+            return replace(worse, what=_of_sums(worse.what, sums))
+        return worse
+    return None
+
+
+def _of_sums(what: str, sums: tuple[float, float, float] | None) -> str:
+    if sums is None:
+        return what
+    return f"{what} adds up to {sums[0]:.3g} and that of the reference to {sums[1]:.3g}"
+
+
+def _sums_along_ties(
+    call: Call, exact: Sequence[Any], output_grads: Sequence[Tensor], number: int, found: Tensor, expected: Tensor
+) -> tuple[float, float, float] | None:
+    """Returns the sums of two gradients of one tensor, and a bound of their sizes; None at a kink.
+
+    Moving all elements of a tensor together keeps those equal that are equal. If the reference has the same derivative
+    on both sides along that way, only the division of a gradient among equal elements is left open, and not its sum.
+    """
+    if found.is_complex():
+        return None
+
+    def at(step: float) -> float:
+        leaves = call.leaves(exact)
+        with torch.no_grad():
+            leaves_of(leaves)[number].add_(step)
+            results = call.differentiable_results(tree_leaves(call.reference(*each_tensor(Tensor.detach, leaves))))
+            return sum((result * grad).sum().item() for result, grad in zip(results, output_grads, strict=True))
+
+    before, here, after = at(-_STEP), at(0.0), at(_STEP)
+    left, right = (here - before) / _STEP, (after - here) / _STEP
+    size = expected.abs().sum().item() + found.double().abs().sum().item()
+    if abs(left - right) > _CLOSE * (1 + size):
+        return None
+    return found.double().sum().item(), expected.sum().item(), size
+
+
+def _of_kink(subject: str, worse: Worse) -> Mismatch:
+    where = f"{worse.count} of {worse.total} elements, the first at {list(worse.index)}"
+    if " adds up to " in worse.what:
+        cause = f"ties: for {subject} {worse.what}; it may be divided otherwise among equal elements, with the same sum"
+    else:
+        cause = (
+            f"a kink: for {subject} {worse.what} is not that of the reference (if any is right there, say so with "
+            "kinks= in Samples)"
+        )
+    return Mismatch(f"{cause}; {where}", index=worse.index, expected=worse.expected, found=worse.found)
+
+
+PROPERTY = Property(check)

@@ -1,0 +1,250 @@
+"""Every number among the arguments counts, exactly, also right after a call with another one.
+
+Proves: on a few samples, in float64 if the operator has it, the result is that of the reference if one number is
+changed: a float becomes one that float32 does not hold, or is swapped with another; an integer, alone or in a list,
+becomes one more, one less and negative; a bool is flipped; and an optional argument is left out. Each such call comes
+right after a call with the same sizes and the first number, and that one is repeated afterwards. An operator may refuse
+a number; it must if the reference does.
+
+Cannot prove: anything about two changed numbers at once, except for swapped floats. `bad_input` asks for numbers that
+are invalid or huge.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.regimes import each_telling
+from torchgraft.checking.property import Property
+from torchgraft.checking.result import NotApplicable
+from torchgraft.checking.tensors.arguments import each_tensor, replaced
+from torchgraft.checking.tensors.compare import Mismatch
+from torchgraft.checking.tensors.dtypes import in_float64
+from torchgraft.checking.tensors.own_error import OwnError, nearby_arguments
+from torchgraft.declaration.schema import Argument
+
+_QUICK, _FULL = 3, 12
+_WHOLE, _REAL = ("int", "SymInt"), ("float", "Scalar")
+# A share of a number that float32 rounds away.
+_LITTLE = 1e-9 / 3
+# So many samples are drawn in search of sizes that no call had before, from seeds that nothing else takes.
+_DRAWN, _FIRST_SEED = 20, 1 << 20
+
+
+@dataclass(frozen=True)
+class _Changed:
+    """Arguments of a call with another number.
+
+    Attributes:
+        names: of the arguments that are changed.
+        what: they are, for a person.
+        arguments: of the call.
+        rounds: whether the number is one that float32 does not hold.
+        swapped: whether two numbers have changed places.
+    """
+
+    names: str
+    what: str
+    arguments: tuple[Any, ...]
+    rounds: bool = False
+    swapped: bool = False
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    if not any(_can_change(argument) for argument in case.declaration.arguments):
+        raise NotApplicable("it has no number, flag or optional argument")
+    each_telling(case, partial(_check_call, case), quick=_QUICK, full=_FULL)
+
+
+def _can_change(argument: Argument) -> bool:
+    return argument.optional or argument.kind in (*_WHOLE, *_REAL, "bool")
+
+
+def _check_call(case: Case, call: Call) -> None:
+    first = call.function(*call.arguments)
+    expected = call.expected()
+    call.expect_close(first, expected)
+    counted: set[str] = set()
+    for changed in _changes(call):
+        case.progress(f"{changed.what} of sample {call.sample.name!r}")
+        found = _check_change(case, call, changed, first, counts=changed.names in counted)
+        if found is not None and not _are_equal(found, first):
+            counted.add(changed.names)
+    call.expect_close(call.function(*call.arguments), expected, what="the result, after calls with other numbers,")
+
+
+def _check_change(case: Case, call: Call, changed: _Changed, first: Any, *, counts: bool) -> Any:
+    """Compares the result of a changed call and returns it; None if the operator refuses the number.
+
+    Args:
+        case: has other samples.
+        call: as it was.
+        changed: the call with another number.
+        first: the result of the call as it was.
+        counts: whether another change of the same number has changed the result.
+
+    Raises:
+        Mismatch: the result is wrong.
+    """
+    exact = in_float64(changed.arguments)
+    raised = ""
+    try:
+        own = call.reference(*each_tensor(Tensor.clone, changed.arguments))
+        wanted = call.reference(*exact)
+    except Exception as error:
+        raised = f"{type(error).__name__}: {error}"
+    # The number before, with the same sizes.
+    call.function(*call.arguments)
+    try:
+        found = call.function(*each_tensor(Tensor.clone, changed.arguments))
+    except (ValueError, TypeError):
+        return None
+    except Exception:
+        if raised:
+            # `bad_input` says which errors are clear.
+            return None
+        raise
+    if raised:
+        raise Mismatch(f"takes {changed.what}, which the reference refuses: {' '.join(raised.split())[:200]}")
+    known = OwnError(
+        exact=wanted,
+        own=own,
+        nearby=lambda: (call.reference(*each) for each in nearby_arguments(exact, call.dtype, keep_ties=False)),
+        dtype=call.precision,
+        summed=call.summed,
+        roundings=2 if call.precision == call.dtype else 2 + math.isqrt(call.summed),
+    )
+    what = f"the result of {changed.what}"
+    worse = known.worst(found, what)
+    if worse is None:
+        return found
+    same = _are_equal(found, first)
+    if changed.rounds and _is_of_float32(call, changed, found):
+        cause = f"rounds {changed.names} to float32: {what} is that of the number in float32"
+    elif same and counts:
+        cause = f"takes {changed.what} for the number before: the results are the same"
+    elif same:
+        cause = _why_same(case, call, changed)
+    elif changed.swapped:
+        cause = f"{what} is wrong: the two are taken for each other, or only one of them is used"
+    else:
+        cause = f"{what} is wrong"
+    where = f"{worse.count} of {worse.total} elements, the first at {list(worse.index)}"
+    raise Mismatch(f"{cause}; {where}", index=worse.index, expected=worse.expected, found=worse.found)
+
+
+def _are_equal(found: Any, other: Any) -> bool:
+    pairs = zip(tree_leaves(found), tree_leaves(other), strict=False)
+    return all(one is None or (one.shape == two.shape and torch.equal(one, two)) for one, two in pairs)
+
+
+def _is_of_float32(call: Call, changed: _Changed, found: Any) -> bool:
+    """Whether a result is what the reference gives for numbers that were rounded to float32."""
+    rounded = tuple(
+        torch.tensor(value, dtype=torch.float32).item() if isinstance(value, float) else value
+        for value in changed.arguments
+    )
+    try:
+        call.expect_close(found, call.expected(rounded))
+    except Exception:
+        return False
+    return True
+
+
+def _why_same(case: Case, call: Call, changed: _Changed) -> str:
+    """Tells an argument that is ignored from one of which something is kept from an earlier call."""
+    since = f"the result of {changed.what} is the one of the call before"
+    if changed.what.endswith(" left out"):
+        return f"ignores that {changed.names} is left out, or keeps it from an earlier call: {since}"
+    counts = _counts_elsewhere(case, call, changed)
+    if counts is None:
+        return f"ignores {changed.names}, or keeps something from an earlier call with the same sizes: {since}"
+    if counts:
+        return f"keeps something from an earlier call with the same sizes: {since}, which had another {changed.names}"
+    return f"ignores {changed.names}: {since}"
+
+
+def _counts_elsewhere(case: Case, call: Call, changed: _Changed) -> bool | None:
+    """Whether the changed number counts with sizes that no call had before; None if there are no such sizes."""
+    draw, original = case.samples.draw, call.arguments
+    places = [place for place, value in enumerate(changed.arguments) if not _is_alike(value, original[place])]
+    for seed in range(_DRAWN if draw is not None else 0):
+        assert draw is not None
+        other = case.call(draw(Random(_FIRST_SEED + seed)))
+        if other.sample.is_empty or other.shapes in [case.call(each).shapes for each in case.samples.table]:
+            continue
+        before = other.arguments
+        after = [changed.arguments[place] if place in places else value for place, value in enumerate(before)]
+        try:
+            expected = other.expected(tuple(after))
+            if not _are_equal(expected, other.expected(before)):
+                return _is_close(other, other.function(*after), expected)
+        except Exception:
+            continue
+    return None
+
+
+def _is_alike(one: Any, other: Any) -> bool:
+    return all(map(_is_same, tree_leaves(one), tree_leaves(other))) and type(one) is type(other)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return isinstance(one, Tensor) or bool(one == other)
+
+
+def _is_close(call: Call, found: Any, expected: Any) -> bool:
+    try:
+        call.expect_close(found, expected)
+    except Mismatch:
+        return False
+    return True
+
+
+def _changes(call: Call) -> Iterator[_Changed]:
+    arguments, described = call.arguments, call.declaration.arguments
+    reals = []
+    for place, (argument, value) in enumerate(zip(described, arguments, strict=True)):
+        if value is None:
+            continue
+        if argument.optional:
+            yield _Changed(argument.name, f"{argument.name} left out", replaced(arguments, place, None))
+        for other in _others(argument, value):
+            rounds = argument.kind in _REAL
+            yield _Changed(argument.name, f"{argument.name}={other!r}", replaced(arguments, place, other), rounds)
+        if argument.kind in _REAL and isinstance(value, float):
+            reals.append(place)
+    for number, one in enumerate(reals):
+        for other in reals[number + 1 :]:
+            if arguments[one] != arguments[other]:
+                swapped = replaced(replaced(arguments, one, arguments[other]), other, arguments[one])
+                names = f"{described[one].name} and {described[other].name}"
+                yield _Changed(names, f"{names} swapped", swapped, swapped=True)
+
+
+def _others(argument: Argument, value: Any) -> Iterator[Any]:
+    """Yields other values of a number, or of one number of a list."""
+    if argument.is_list:
+        if argument.kind in (*_WHOLE, "float", "bool") and isinstance(value, (list, tuple)):
+            alone = argument._replace(is_list=False)
+            for place, each in enumerate(value):
+                for other in _others(alone, each):
+                    yield list(replaced(value, place, other))
+    elif isinstance(value, bool):
+        yield not value
+    elif argument.kind in _WHOLE and isinstance(value, int):
+        yield from dict.fromkeys((value + 1, value - 1, -value if value else -2))
+    elif argument.kind in _REAL and isinstance(value, (int, float)):
+        yield from (each for each in (0.1, value + _LITTLE * (abs(value) or 1)) if each != value)
+
+
+PROPERTY = Property(check, dtypes=(torch.float64,))

@@ -1,0 +1,268 @@
+"""Operators that are right for ordinary values and numbers, and wrong for others. Their kernels are written in Python.
+
+Their samples are ordinary too, normally distributed: what is huge, tiny, equal or masked comes from the check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from planted import kernels
+from planted.bug import Bug
+from torchgraft import Operator
+from torchgraft.sampling import Drawn, Sample, Samples
+
+BUGS: list[Bug] = []
+CONTROLS: list[Operator] = []
+samples: dict[str, Samples] = {}
+
+_FLOATS = (torch.float64, torch.float32)
+_UNARY = "(Tensor input) -> Tensor"
+_ROWS = Samples(
+    (Sample("two rows", (Drawn((2, 3)),)), Sample("seven rows", (Drawn((7, 20)),))),
+    lambda random: Sample("drawn", (Drawn((random.randint(1, 5), random.randint(1, 9))),)),
+    summed=lambda input: int(input.shape[-1]),
+)
+
+
+def _declare(
+    name: str, signature: str, reference: Callable[..., Any], kernel: Callable[..., Any], asked: Samples, **more: Any
+) -> Operator:
+    options = {"dtypes": _FLOATS, "kernels": {"cpu": _FLOATS}, **more}
+    operator = Operator(f"{kernels.NAMESPACE}::{name}{signature}", reference=reference, **options)
+    operator.kernel("cpu")(kernel)
+    samples[name] = asked
+    return operator
+
+
+def _plant(name: str, wrong: str, caught_by: str, *declared: Any, **more: Any) -> None:
+    BUGS.append(Bug(_declare(name, *declared, **more), wrong, caught_by))
+
+
+def _plant_values(name: str, wrong: str, reference: Callable[..., Any], kernel: Callable[..., Any]) -> None:
+    _plant(name, wrong, "value_regimes", _UNARY, reference, kernel, _ROWS)
+
+
+def _plant_gradient(name: str, wrong: str, reference: Callable[..., Any], gradient: Callable[..., Any]) -> None:
+    def formula(needs_grad: Sequence[bool], grads: Sequence[Tensor], saved: Any, input: Tensor) -> tuple[Tensor]:
+        return (gradient(grads[0], input),)
+
+    _plant(name, wrong, "gradient_regimes", _UNARY, reference, reference, _ROWS, gradient=formula)
+
+
+# Values.
+
+
+def _soft(input: Tensor) -> Tensor:
+    return F.softplus(input)
+
+
+def _variance(input: Tensor) -> Tensor:
+    return input.var(-1, correction=0)
+
+
+def _of_one_length(input: Tensor) -> Tensor:
+    return F.normalize(input, dim=-1)
+
+
+def _length(input: Tensor) -> Tensor:
+    return (input * input).sum(-1, keepdim=True).sqrt()
+
+
+def _first_largest(input: Tensor) -> Tensor:
+    return input.argmax(-1)
+
+
+def _last_largest(input: Tensor) -> Tensor:
+    return input.shape[-1] - 1 - input.flip(-1).argmax(-1)
+
+
+_plant_values(
+    "overflows_in_exp",
+    "computes softplus as log(1 + exp(x)), which is infinite from 89 on",
+    _soft,
+    lambda input: torch.log(1 + torch.exp(input)),
+)
+_plant_values(
+    "cancels_near_zero",
+    "computes expm1 as exp(x) - 1, which has no digits near zero",
+    torch.expm1,
+    lambda input: torch.exp(input) - 1,
+)
+_plant_values(
+    "cancels_around_a_mean",
+    "computes the variance in one pass, as the mean of squares less the square of the mean",
+    _variance,
+    lambda input: (input * input).mean(-1) - input.mean(-1) ** 2,
+)
+_plant_values(
+    "divides_by_a_length_of_zero",
+    "divides a row by its length, also if that is zero",
+    _of_one_length,
+    lambda input: input / _length(input),
+)
+_plant_values("takes_the_last_of_equal", "gives the last of equal maxima", _first_largest, _last_largest)
+_plant(
+    "squares_huge_numbers",
+    "computes hypot as the root of a sum of squares, which overflows from 1e19 on",
+    "value_regimes",
+    "(Tensor input, Tensor other) -> Tensor",
+    torch.hypot,
+    lambda input, other: torch.sqrt(input * input + other * other),
+    Samples((Sample("two rows", (Drawn((2, 3)), Drawn((2, 3)))),)),
+)
+_plant(
+    "multiplies_masks",
+    "multiplies with a mask that holds -inf",
+    "value_regimes",
+    "(Tensor input, Tensor mask) -> Tensor",
+    lambda input, mask: torch.softmax(input + mask, -1),
+    lambda input, mask: torch.softmax(input + mask, -1) + 0 * mask,
+    Samples((Sample("two rows", (Drawn((2, 6)), Drawn((2, 6)))),)),
+)
+_plant(
+    "halves_towards_zero",
+    "rounds halves of negative integers towards zero, where the definition rounds down",
+    "value_regimes",
+    _UNARY,
+    lambda input: input // 2,
+    lambda input: torch.div(input, 2, rounding_mode="trunc"),
+    Samples((Sample("two rows", (Drawn((2, 6), dtype=torch.int64),)),)),
+    dtypes=(torch.int64,),
+    kernels={"cpu": (torch.int64,)},
+)
+CONTROLS.append(
+    _declare(
+        "soft",
+        _UNARY,
+        _soft,
+        lambda input: input.clamp(min=0) + torch.log1p(torch.exp(-input.abs())),
+        _ROWS,
+        gradient=lambda needs_grad, grads, saved, input: (grads[0] * torch.sigmoid(input),),
+    )
+)
+
+# Gradients.
+
+
+def _largest(input: Tensor) -> Tensor:
+    return input.amax(-1)
+
+
+def _is_largest(input: Tensor) -> Tensor:
+    return (input == input.amax(-1, keepdim=True)).to(input.dtype)
+
+
+_plant_gradient(
+    "has_another_kink",
+    "the gradient at a kink is that of the other side",
+    torch.relu,
+    lambda grad, input: grad * (input >= 0),
+)
+_plant_gradient(
+    "divides_zero_by_zero",
+    "the gradient formula divides zero by zero",
+    torch.abs,
+    lambda grad, input: grad * (input / input.abs()),
+)
+_plant_gradient(
+    "gives_each_maximum_all",
+    "each of several equal maxima gets the whole gradient",
+    _largest,
+    lambda grad, input: grad[..., None] * _is_largest(input),
+)
+_plant_gradient(
+    "overflows_in_its_gradient",
+    "the gradient formula divides two infinities from 89 on",
+    _soft,
+    lambda grad, input: grad * torch.exp(input) / (1 + torch.exp(input)),
+)
+
+# Numbers.
+
+
+def _line(input: Tensor, slope: float, shift: float) -> Tensor:
+    return input * slope + shift
+
+
+_NUMBERS = "(Tensor input, float slope, float shift) -> Tensor"
+_LINES = Samples(
+    (Sample("two rows", (Drawn((2, 3)), 2.0, 0.5)), Sample("seven elements", (Drawn((7,)), 2.0, 0.5))),
+    lambda random: Sample("drawn", (Drawn((random.randint(1, 9),)), random.uniform(1, 2), random.uniform(0, 1))),
+)
+_slopes: dict[torch.Size, float] = {}
+_biases: list[Tensor] = []
+
+
+def _with_kept_slope(input: Tensor, slope: float, shift: float) -> Tensor:
+    return input * _slopes.setdefault(input.shape, slope) + shift
+
+
+def _add(input: Tensor, bias: Tensor | None) -> Tensor:
+    return input.clone() if bias is None else input + bias
+
+
+def _with_kept_bias(input: Tensor, bias: Tensor | None) -> Tensor:
+    if bias is not None:
+        _biases[:] = [bias.clone()]
+    return input + _biases[0]
+
+
+def _plant_number(name: str, wrong: str, kernel: Callable[..., Any]) -> None:
+    _plant(name, wrong, "numbers", _NUMBERS, _line, kernel, _LINES)
+
+
+_plant_number(
+    "rounds_a_number",
+    "passes a number on as float32",
+    lambda input, slope, shift: input * float(torch.tensor(slope, dtype=torch.float32)) + shift,
+)
+_plant_number(
+    "swaps_numbers",
+    "takes the larger of two numbers for the first",
+    lambda input, slope, shift: input * max(slope, shift) + min(slope, shift),
+)
+_plant_number("ignores_a_number", "has a number for good", lambda input, slope, shift: input * 2.0 + shift)
+_plant_number("keeps_a_number", "keeps a number from the first call with the same sizes", _with_kept_slope)
+_plant(
+    "ignores_a_flag",
+    "takes no notice of a flag",
+    "numbers",
+    "(Tensor input, bool negative) -> Tensor",
+    lambda input, negative: -input if negative else input.clone(),
+    lambda input, negative: input.clone(),
+    Samples((Sample("two rows", (Drawn((2, 3)), False)),)),
+)
+_plant(
+    "mistakes_the_sign_of_an_integer",
+    "moves in one direction whatever the sign of a number is",
+    "numbers",
+    "(Tensor input, int by) -> Tensor",
+    lambda input, by: input.roll(by, -1),
+    lambda input, by: input.roll(abs(by), -1),
+    Samples((Sample("two rows", (Drawn((2, 5)), 2)),)),
+)
+_plant(
+    "keeps_what_is_left_out",
+    "adds the bias of the call before where none is given",
+    "numbers",
+    "(Tensor input, Tensor? bias) -> Tensor",
+    _add,
+    _with_kept_bias,
+    Samples((Sample("two rows", (Drawn((2, 3)), Drawn((3,)))),)),
+)
+CONTROLS.append(
+    _declare(
+        "line",
+        _NUMBERS,
+        _line,
+        lambda input, slope, shift: input * slope + shift,
+        _LINES,
+        gradient=lambda needs_grad, grads, saved, input, slope, shift: (grads[0] * slope,),
+    )
+)

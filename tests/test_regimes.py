@@ -1,0 +1,299 @@
+"""Regimes of values: right operators pass them, samples limit them, and what is wrong is named by its cause."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from planted import values
+from planted.finding import find_by_property
+from torchgraft import Operator
+from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.regimes import Unit, changed, times, units
+from torchgraft.checking.jobs import make_jobs
+from torchgraft.checking.run import run_job
+from torchgraft.checking.subject import Subject, subject_of
+from torchgraft.checking.tensors.dtypes import is_number
+from torchgraft.checking.tensors.own_error import OwnError, nearby_arguments
+from torchgraft.sampling import Drawn, Sample, Samples
+
+REGIMES = ("value_regimes", "gradient_regimes", "numbers")
+ROWS = (Sample("two rows", (Drawn((2, 5)),)), Sample("seven rows", (Drawn((7, 20)),)))
+PAIRS = (Sample("pairs", (Drawn((4, 9)), Drawn((4, 9)))),)
+UNARY, BINARY = "(Tensor input) -> Tensor", "(Tensor input, Tensor other) -> Tensor"
+FLOATS = (torch.float64, torch.float32, torch.float16)
+
+
+def declare(name, signature, reference, kernel, gradient=None, dtypes=FLOATS, **more):
+    if gradient is not None:
+        more["gradient"] = lambda needs_grad, grads, saved, *arguments: gradient(grads[0], *arguments)
+    of_primary = next(iter(dtypes.values())) if isinstance(dtypes, dict) else dtypes
+    operator = Operator(
+        f"regimes::{name}{signature}", reference=reference, dtypes=dtypes, kernels={"cpu": of_primary}, **more
+    )
+    operator.kernel("cpu")(kernel)
+    return operator
+
+
+def ask(operator, table, *properties, **more):
+    """The failures of properties, by name and dtype."""
+    subject = Subject(operator, Samples(table, **more), beside=False)
+    jobs = make_jobs([subject], devices=["cpu"], properties=properties or REGIMES, quick=True)
+    results = [run_job(job) for job in jobs]
+    return {(each.property, each.dtype): each.failure.message for each in results if each.status == "fail"}
+
+
+def in_float(function):
+    """A kernel that computes in float32 for halves."""
+
+    def kernel(*arguments):
+        wide = [each.float() if each.dtype == torch.float16 else each for each in arguments]
+        return function(*wide).to(arguments[0].dtype)
+
+    return kernel
+
+
+def two_pass(input):
+    return ((input - input.mean(-1, keepdim=True)) ** 2).mean(-1)
+
+
+def welford(input):
+    mean, squares = torch.zeros_like(input[..., 0]), torch.zeros_like(input[..., 0])
+    for count in range(input.shape[-1]):
+        difference = input[..., count] - mean
+        mean = mean + difference / (count + 1)
+        squares = squares + difference * (input[..., count] - mean)
+    return squares / input.shape[-1]
+
+
+def normalized(variance):
+    return lambda input: (input - input.mean(-1, keepdim=True)) * torch.rsqrt(variance(input)[..., None] + 1e-5)
+
+
+def softmax(input):
+    powers = torch.exp(input - input.amax(-1, keepdim=True))
+    return powers / powers.sum(-1, keepdim=True)
+
+
+def softmax_grad(grad, input):
+    result = softmax(input)
+    return (result * (grad - (grad * result).sum(-1, keepdim=True)),)
+
+
+def first_of_equal(grad, input):
+    return (torch.zeros_like(input).scatter(-1, input.argmax(-1, keepdim=True), grad[..., None]),)
+
+
+def added_in_turn(input):
+    total = torch.zeros_like(input[..., 0])
+    for column in input.unbind(-1):
+        total = total + column
+    return total
+
+
+def codes(input):
+    # 127 over the largest, where the reference divides by the largest over 127: halves are rounded otherwise.
+    return torch.round(input * (127 / input.abs().amax(-1, keepdim=True).clamp(min=1e-6))).to(torch.int8)
+
+
+# Operators that are right, and compute in another way than their references.
+RIGHT = {
+    "sigmoid": (torch.sigmoid, in_float(lambda input: 1 / (1 + torch.exp(-input))), None),
+    "silu": (F.silu, in_float(lambda input: input / (1 + torch.exp(-input))), None),
+    "gelu": (F.gelu, in_float(lambda input: 0.5 * input * (1 + torch.erf(input * 0.5**0.5))), None),
+    "softmax": (lambda input: torch.softmax(input, -1), in_float(softmax), softmax_grad),
+    "variance": (lambda input: input.var(-1, correction=0), in_float(two_pass), None),
+    "variance_in_turn": (lambda input: input.var(-1, correction=0), in_float(welford), None),
+    "deviation": (lambda input: input.std(-1, correction=0), in_float(lambda input: two_pass(input).sqrt()), None),
+    "layer_norm": (lambda input: F.layer_norm(input, input.shape[-1:]), in_float(normalized(two_pass)), None),
+    "largest": (lambda input: input.amax(-1), lambda input: input.max(-1).values, first_of_equal),
+    "clamped": (
+        lambda input: input.clamp(-1, 1),
+        lambda input: input.clamp(-1, 1),
+        lambda grad, input: (grad * ((input > -1) & (input < 1)),),
+    ),
+    "total": (lambda input: input.sum(-1), in_float(added_in_turn), None),
+    "codes": (
+        lambda input: torch.round(input / (input.abs().amax(-1, keepdim=True).clamp(min=1e-6) / 127)).to(torch.int8),
+        lambda input: codes(input.float()),
+        None,
+    ),
+    "remainder": (
+        lambda input: torch.remainder(input, 0.75),
+        in_float(lambda input: input - torch.floor(input / 0.75) * 0.75),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_of_a_right_operator_all_regimes_hold(name):
+    reference, kernel, gradient = RIGHT[name]
+    operator = declare(f"right_{name}", UNARY, reference, kernel, gradient)
+    assert ask(operator, ROWS, summed=lambda input: input.shape[-1]) == {}
+
+
+@pytest.mark.parametrize("name", ["attention", "squared_distance"])
+def test_of_a_right_operator_of_several_tensors_all_regimes_hold(name):
+    def attention(query, key):
+        return torch.softmax(query @ key.mT, -1) @ key
+
+    def distance(one, other):
+        return (one[:, None] - other[None]).square().sum(-1)
+
+    functions = {
+        "attention": (attention, lambda query, key: softmax(query @ key.mT) @ key),
+        "squared_distance": (distance, distance),
+    }
+    reference, kernel = functions[name]
+    operator = declare(f"right_{name}", BINARY, reference, in_float(kernel))
+    assert ask(operator, PAIRS, summed=lambda input, other: input.shape[-1]) == {}
+
+
+CAUSES = {
+    "overflows_in_exp": "overflows: finite up to about 88.7 in input and infinite beyond",
+    "cancels_near_zero": "loses digits by cancellation: error ",
+    "cancels_around_a_mean": "times that of the reference when the values of input have mean 1e4",
+    "divides_by_a_length_of_zero": "0/0 for a row of zeros in input",
+    "takes_the_last_of_equal": "ties: where values are equal, the result for input rounded is",
+    "squares_huge_numbers": "overflows: finite up to about 1.84e+19 in input and infinite beyond",
+    "multiplies_masks": "the result is nan for mask with elements of -inf",
+    "halves_towards_zero": "the result for input negated is 0 and the reference's -1",
+    "has_another_kink": "a kink: for input rounded the gradient of input is not that of the reference",
+    "divides_zero_by_zero": "0/0 for values that are rounded in input: the gradient of input is nan",
+    "gives_each_maximum_all": "ties: for input rounded the gradient of input adds up to ",
+    "overflows_in_its_gradient": "overflows in the gradient of input: finite up to about 88",
+    "rounds_a_number": "rounds slope to float32",
+    "swaps_numbers": "the result of slope=0.1 is wrong",
+    "ignores_a_number": "ignores slope: ",
+    "keeps_a_number": "keeps something from an earlier call with the same sizes",
+    "ignores_a_flag": "ignores negative, or keeps something",
+    "mistakes_the_sign_of_an_integer": "takes by=-2 for the number before",
+    "keeps_what_is_left_out": "ignores that bias is left out, or keeps it from an earlier call",
+}
+
+
+@pytest.mark.parametrize("bug", values.BUGS, ids=lambda bug: bug.name)
+def test_a_failure_names_its_cause(bug):
+    failure = find_by_property(bug, "cpu").failure
+    assert CAUSES[bug.name] in failure.message.partition("\n")[0]
+    assert not failure.traceback
+
+
+@pytest.mark.parametrize("bug", values.BUGS, ids=lambda bug: bug.name)
+def test_ordinary_values_do_not_tell(bug):
+    names = ["value", "gradient"] if bug.caught_by == "gradient_regimes" else ["value"]
+    jobs = make_jobs([subject_of(bug.operator)], devices=["cpu"], properties=names, quick=True)
+    assert {run_job(job).status for job in jobs if job.dtype.is_floating_point} <= {"pass"}
+
+
+def test_the_limits_of_a_sample_hold():
+    seen = []
+
+    def reference(input):
+        seen.append((input.min().item(), input.max().item()))
+        return torch.log(input) + torch.log1p(-input)
+
+    operator = declare("within_limits", UNARY, reference, lambda input: torch.log(input * (1 - input)))
+    table = (Sample("probabilities", (Drawn((3, 5), low=0.01, high=0.99),)),)
+    assert ask(operator, table, "value_regimes") == {}
+    # Arguments that differ by a rounding may lie beyond a limit by as much.
+    assert min(low for low, _ in seen) >= 0.0099
+    assert max(high for _, high in seen) <= 0.9901
+    # Without limits the same kernel is asked for numbers for which the reference is not defined, and passes too.
+    assert ask(operator, (Sample("probabilities", (Drawn((3, 5), values=(0.25, 0.5)),)),), "value_regimes") == {}
+
+
+@pytest.mark.parametrize(
+    ("drawn", "factor", "makes_sense"),
+    [
+        (Drawn((4,)), 30.0, True),
+        (Drawn((4,), low=0.0), 30.0, True),
+        (Drawn((4,), low=0.0), -1.0, False),
+        (Drawn((4,), low=0.0, high=1.0), 30.0, False),
+        (Drawn((4,), values=(0.5, 1.0)), 0.9, False),
+        (Drawn((4,), ordered=True), 30.0, True),
+        (Drawn((4,), ordered=True), -1.0, False),
+        (Drawn((4,), distinct=True, values=(1.0, 2.0, 3.0, 4.0)), 0.0, False),
+        (Drawn((4,), rounded=torch.bfloat16), 1.001, False),
+    ],
+)
+def test_values_change_as_far_as_a_sample_allows(drawn, factor, makes_sense):
+    operator = Operator.registered.get("regimes::limited") or declare("limited", UNARY, torch.neg, torch.neg)
+    subject = Subject(operator, Samples((Sample("four", (drawn,)),)), beside=False)
+    call = Case(subject, torch.device("cpu"), torch.float32).call(subject.samples.table[0])
+    assert list(units(call, is_number)) == [Unit("input", (0,))]
+    assert (changed(call, Unit("input", (0,)), times(factor)) is not None) == makes_sense
+
+
+@pytest.mark.parametrize(("low", "high"), [(None, None), (0.5, None), (None, -0.5), (0.0, 1.0), (-3.0, 7.0)])
+def test_real_numbers_are_drawn_within_limits(low, high):
+    made = Drawn((1000,), low=low, high=high).make("cpu", torch.float64, torch.Generator().manual_seed(0))
+    assert low is None or made.min() >= low
+    assert high is None or made.max() <= high
+    assert made.unique().numel() == 1000
+    if low is not None and high is not None:
+        # Evenly: a tenth of them lies in each tenth.
+        shares = torch.histc(made, 10, low, high) / 1000
+        assert ((shares - 0.1).abs() < 0.04).all()
+
+
+def test_an_operator_may_refuse_values():
+    def kernel(input):
+        if input.abs().max() > 20:
+            raise ValueError("refusing: input must lie between -20 and 20")
+        return torch.log(1 + torch.exp(input))
+
+    operator = declare("refusing", UNARY, lambda input: torch.log(1 + torch.exp(input)), kernel, dtypes=FLOATS[:2])
+    assert ask(operator, ROWS, "value_regimes") == {}
+
+
+def test_a_reference_that_overflows_itself_asks_nothing():
+    naive = declare("as_its_reference", UNARY, lambda x: torch.log(1 + torch.exp(x)), in_float(F.softplus))
+    assert ask(naive, ROWS, "value_regimes") == {}
+
+
+def test_a_sample_says_where_any_gradient_is_right_at_a_kink():
+    operator = declare("other_side", UNARY, torch.relu, torch.relu, lambda grad, input: (grad * (input >= 0),))
+    assert ask(operator, ROWS, "gradient_regimes")
+    assert ask(operator, ROWS, "gradient_regimes", kinks=lambda sample: False) == {}
+
+
+def test_a_kernel_that_takes_what_the_reference_refuses_is_wrong():
+    def reference(input, by):
+        if by > 2:
+            raise ValueError("by must be at most 2")
+        return input * by
+
+    operator = declare("takes_more", "(Tensor input, int by) -> Tensor", reference, lambda input, by: input * by)
+    (message,) = ask(operator, (Sample("two", (Drawn((2,)), 2)),), "numbers").values()
+    assert message.startswith("takes by=3, which the reference refuses: ValueError: by must be at most 2")
+
+
+def known(exact, own, nearby=()):
+    return OwnError(exact=exact, own=own, nearby=lambda: iter(nearby), dtype=torch.float32, summed=1)
+
+
+def test_an_error_is_measured_by_that_of_the_reference():
+    exact = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    found = (exact + 1e-4).float()
+    assert known(exact, exact.float()).worst(found).kind == "error"
+    assert known(exact, (exact + 2e-5).float()).worst(found) is None
+    assert known(exact, exact.float(), [exact + 2e-5]).worst(found) is None
+
+
+def test_results_are_finite_where_those_of_the_reference_are_finite_and_right():
+    exact = torch.tensor([1.0, 1e30, torch.inf, 1.0], dtype=torch.float64)
+    own = torch.tensor([1.0, 1e30, torch.inf, 0.0])
+    for place, kind in enumerate(("not finite", "not finite", None, None)):
+        found = own.clone()
+        found[place] = torch.nan
+        worse = known(exact[place : place + 1], own[place : place + 1]).worst(found[place : place + 1])
+        assert (worse and worse.kind) == kind
+
+
+def test_equal_numbers_stay_equal_nearby():
+    values = torch.tensor([1.0, 2.0, 1.0, -0.0, 2.0], dtype=torch.float64)
+    made = [each for (each,) in nearby_arguments((values,), torch.float32, keep_ties=True)]
+    assert all(each[0] == each[2] and each[1] == each[4] and each[3] == 0 for each in made)
+    assert any(each[1] != 2 * each[0] for each in made)
+    assert all(((each - values).abs() <= 1.2e-7 * values.abs()).all() for each in made)
