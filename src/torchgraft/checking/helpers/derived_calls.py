@@ -40,7 +40,7 @@ class Derived:
 def kinds_of(samples: Iterable[Sample], count: int) -> list[Sample]:
     """Chooses a sample of each kind: another number of dimensions, another layout, another flag or another text.
 
-    Of a kind it is one whose tensors have several sizes and none of one, if there is any, and then the smallest.
+    Of a kind it is one with the fewest sizes that are one or equal to another, and then the smallest.
     """
     chosen: dict[str, Sample] = {}
     for sample in sorted(samples, key=lambda sample: (_likeness(sample), sample.elements)):
@@ -49,8 +49,15 @@ def kinds_of(samples: Iterable[Sample], count: int) -> list[Sample]:
 
 
 def _likeness(sample: Sample) -> int:
-    """How many sizes are one, or stand beside an equal one in a tensor."""
-    return sum(len(each.shape) - len({*each.shape} - {1}) for each in sample.tensors)
+    """How many sizes are one, or equal to another, or may belong to whole numbers that are given."""
+    sizes = [size for each in sample.tensors for size in each.shape]
+    return len(sizes) - len({*sizes} - {1} - _tied(sample))
+
+
+def _tied(sample: Sample) -> set[float]:
+    """The sizes that may belong to whole numbers that are given: one for each, up to the largest, or to their sum."""
+    given = [each for each in sample.tensors if _is_given(each)]
+    return {size for each in given for size in (each.elements, max(each.values or ()), sum(each.values or ()))}
 
 
 def _kind(argument: Any) -> Any:
@@ -65,15 +72,13 @@ def _kind(argument: Any) -> Any:
 def resizable(call: Call, least: int = 2) -> dict[SizePlace, int]:
     """Finds the sizes of a call that may change: not those that may belong to whole numbers that are given.
 
-    Offsets and lengths come with as many positions as they say: with one for each, up to the largest, or to their sum.
+    Offsets and lengths come with as many positions as they say.
 
     Args:
         call: any.
         least: the smallest size that counts.
     """
-    given = [each for each in call.sample.tensors if _is_given(each)]
-    tied = {size for each in given for size in (each.elements, max(each.values or ()), sum(each.values or ()))}
-    found = sizes_of(call, numbers=True, least=least)
+    tied, found = _tied(call.sample), sizes_of(call, numbers=True, least=least)
     return {place: size for place, size in found.items() if size not in tied and not _is_given(_argument(call, place))}
 
 
@@ -94,7 +99,9 @@ def resized(call: Call, sizes: Mapping[SizePlace, int], words: str = "") -> Deri
     return Derived(words or f"with {_described(call, sizes)}", other, growth)
 
 
-def ask(case: Case, derived: Iterable[Derived], otherwise: str) -> None:
+def ask(
+    case: Case, derived: Iterable[Derived], otherwise: str, *, refusals: tuple[type[Exception], ...] = _REFUSALS
+) -> None:
     """Compares value and gradients of derived calls with the reference, one by one.
 
     A call that the kernel refuses has its answer. Where the reference in the same dtype errs as much, nothing is asked.
@@ -103,15 +110,16 @@ def ask(case: Case, derived: Iterable[Derived], otherwise: str) -> None:
         case: any.
         derived: the calls; the next one is made when the one before has been asked.
         otherwise: why the property does not apply where there is no call.
+        refusals: the errors that are an answer, beside all that name the operator.
     """
     one = None
     for one in derived:
-        case.each(partial(_ask, one.words, one.growth), [one.call.sample])
+        case.each(partial(_ask, one.words, one.growth, refusals), [one.call.sample])
     if one is None:
         raise NotApplicable(otherwise)
 
 
-def _ask(words: str, growth: int, call: Call) -> None:
+def _ask(words: str, growth: int, refusals: tuple[type[Exception], ...], call: Call) -> None:
     samples, terms = call.samples, growth * call.summed
     if growth > 1:
         # An author who sums says how many terms there are, or else nobody knows whether they have become more.
@@ -122,7 +130,7 @@ def _ask(words: str, growth: int, call: Call) -> None:
         raise
     except Exception as error:
         named = isinstance(call.operator, Adopted) or call.operator.name in str(error)
-        if native.is_refused(error) or not (named or isinstance(error, _REFUSALS)):
+        if native.is_refused(error) or not (named or isinstance(error, refusals)):
             raise
 
 
