@@ -29,12 +29,13 @@ class Derived:
     Attributes:
         words: what was changed, for a person.
         call: the call; its sample has the name of the one that it was derived from, by which it is found again.
-        growth: how many times as many elements it has: a sum may have so many times as many terms.
+        terms: how many terms a sum may have at most: those of the sample, times what elements have become more. Who
+            sums has said how many there are, or else nobody knows whether they have become more.
     """
 
     words: str
     call: Call
-    growth: int = 1
+    terms: int
 
 
 def kinds_of(samples: Iterable[Sample], count: int) -> list[Sample]:
@@ -92,15 +93,19 @@ def is_taken_on_cpu(call: Call) -> bool:
     return is_taken(replace(call, device=torch.device("cpu")))
 
 
-def resized(call: Call, sizes: Mapping[SizePlace, int], words: str = "") -> Derived:
-    """Makes a call in other sizes, and says which."""
-    other = with_sizes(call, sizes)
+def derived(call: Call, other: Call, words: str) -> Derived:
+    """Pairs a call that was derived from another one with what was changed."""
     growth = -(-other.sample.elements // max(call.sample.elements, 1))
-    return Derived(words or f"with {_described(call, sizes)}", other, growth)
+    return Derived(f"with {words}", other, max(growth, 1) * call.summed)
+
+
+def resized(call: Call, sizes: Mapping[SizePlace, int]) -> Derived:
+    """Makes a call in other sizes, and says which."""
+    return derived(call, with_sizes(call, sizes), _described(call, sizes))
 
 
 def ask(
-    case: Case, derived: Iterable[Derived], otherwise: str, *, refusals: tuple[type[Exception], ...] = _REFUSALS
+    case: Case, calls: Iterable[Derived], otherwise: str, *, refusals: tuple[type[Exception], ...] = _REFUSALS
 ) -> None:
     """Compares value and gradients of derived calls with the reference, one by one.
 
@@ -108,22 +113,20 @@ def ask(
 
     Args:
         case: any.
-        derived: the calls; the next one is made when the one before has been asked.
+        calls: the next one is made when the one before has been asked.
         otherwise: why the property does not apply where there is no call.
         refusals: the errors that are an answer, beside all that name the operator.
     """
     one = None
-    for one in derived:
-        case.each(partial(_ask, one.words, one.growth, refusals), [one.call.sample])
+    for one in calls:
+        case.each(partial(_ask, one.words, one.terms, refusals), [one.call.sample])
     if one is None:
         raise NotApplicable(otherwise)
 
 
-def _ask(words: str, growth: int, refusals: tuple[type[Exception], ...], call: Call) -> None:
-    samples, terms = call.samples, growth * call.summed
-    if growth > 1:
-        # An author who sums says how many terms there are, or else nobody knows whether they have become more.
-        call = replace(call, samples=replace(samples, summed=lambda *given: max(samples.summed(*given), terms)))
+def _ask(words: str, terms: int, refusals: tuple[type[Exception], ...], call: Call) -> None:
+    samples = call.samples
+    call = replace(call, samples=replace(samples, summed=lambda *given: max(samples.summed(*given), terms)))
     try:
         _ask_each(words, call)
     except (Mismatch, NotApplicable):

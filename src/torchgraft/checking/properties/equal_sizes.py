@@ -36,8 +36,8 @@ _Sizes = dict[SizePlace, int]
 def check(case: Case) -> None:
     """See the module."""
     samples = kinds_of(case.table(small=True, empty=False), _SAMPLES // 2 if case.quick else _SAMPLES)
-    derived = (each for sample in samples for each in _rearranged(case.call(sample)))
-    ask(case, derived, "it takes no other sizes")
+    calls = (each for sample in samples for each in _rearranged(case.call(sample)))
+    ask(case, calls, "it takes no other sizes")
 
 
 def _rearranged(call: Call) -> Iterator[Derived]:

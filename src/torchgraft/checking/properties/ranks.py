@@ -15,7 +15,7 @@ from typing import Any
 
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
-from torchgraft.checking.helpers.derived_calls import Derived, ask, is_taken_on_cpu, kinds_of
+from torchgraft.checking.helpers.derived_calls import Derived, ask, derived, is_taken_on_cpu, kinds_of
 from torchgraft.checking.property import Property
 from torchgraft.sampling import Drawn
 
@@ -36,10 +36,10 @@ def check(case: Case) -> None:
     """See the module."""
     samples = kinds_of(case.table(small=True, empty=False), _SAMPLES // 2 if case.quick else _SAMPLES)
     ways = _ways(case)
-    derived = (each for sample in samples for each in _in_other_ranks(case.call(sample), ways))
+    calls = (each for sample in samples for each in _in_other_ranks(case.call(sample), ways))
     # Who declares no `...` has not promised other ranks, so any error is an answer; `bad_input` asks for its words.
     refusals = {} if case.declaration.shapes is not None else {"refusals": (Exception,)}
-    ask(case, derived, "it takes no other number of dimensions", **refusals)
+    ask(case, calls, "it takes no other number of dimensions", **refusals)
 
 
 def _in_other_ranks(call: Call, ways: list[_Rests]) -> Iterator[Derived]:
@@ -51,7 +51,7 @@ def _in_other_ranks(call: Call, ways: list[_Rests]) -> Iterator[Derived]:
             other = replace(call, sample=replace(call.sample, arguments=changed))
             if other.shapes not in seen and is_taken_on_cpu(other):
                 seen.append(other.shapes)
-                yield Derived(f"with {words}", other, growth=6)
+                yield derived(call, other, words)
                 break
 
 
