@@ -1,10 +1,10 @@
 """Sizes beyond the limits of kernels give the results of the reference.
 
-Proves: in small samples of each kind each size grows to 9, 65, 1,030, 4,099 and 70,001: beyond a vector, a warp, a
-block of 1,024 threads, a tile of 4,096 and the 65,535 blocks of a grid, and by one element or a few, so that the last
-vector is not full. Equal sizes grow together if the reference takes that, or else one or two of them. Results and
-gradients are those of the reference, or the operator refuses the call. What takes the reference or the kernel long is
-left out.
+Proves: in small samples of each kind each size grows by one and two, and to 9, 65, 1,030, 4,099 and 70,001: beyond a
+vector, a warp, a block of 1,024 threads, a tile of 4,096 and the 65,535 blocks of a grid, and by one element or a few,
+so that the last vector is not full. Equal sizes grow together if the reference takes that, or else one or two of them.
+Results and gradients are those of the reference, or the operator refuses the call. What takes the reference or the
+kernel long is left out.
 
 Cannot prove: anything about two large sizes at once, or about calls that would take seconds here.
 """
@@ -49,20 +49,28 @@ class _Growing:
 
     def at(self, size: int) -> Derived | None:
         """The call with this size, if it is quick enough and the operator takes it."""
-        derived = resized(self.call, dict.fromkeys(self.places, size))
-        if size <= self.size or not _is_small(derived.call) or self._expected_seconds(size) > _CALL_SECONDS:
+        grown = resized(self.call, dict.fromkeys(self.places, size))
+        if (
+            size <= self.size
+            or size in self.seconds
+            or not _is_small(grown.call)
+            or self._expected_seconds(size) > _CALL_SECONDS
+        ):
             return None
         # What the definition computes on the way may be far larger than its results.
         with memory_bounded(torch.device("cpu")):
-            return derived if is_taken_on_cpu(derived.call) else None
+            return grown if is_taken_on_cpu(grown.call) else None
 
     def _expected_seconds(self, size: int) -> float:
-        """The time of the last call, times what the two last ones let expect; the first ones do not count."""
-        if len(self.seconds) < 2:
+        """The time of the last call, times what it and the one before let expect.
+
+        A part of it is the same for all sizes, so that more is expected than a small growth tells.
+        """
+        if not self.seconds:
             return 0.0
-        (before, less), (last, more) = sorted(self.seconds.items())[-2:]
-        power = math.log(more / less) / math.log(last / before)
-        return more * (size / last) ** min(max(power, 1.0), 2.0)
+        (before, less), (last, more) = ([*sorted(self.seconds.items())] * 2)[-2:]
+        power = math.log(more / less) / math.log(last / before) if last > 2 * before else 1.0
+        return more * (size / last) ** min(max(power, 0.5), 2.0)
 
 
 def check(case: Case) -> None:
@@ -75,12 +83,15 @@ def check(case: Case) -> None:
 def _grown(case: Case, calls: list[Call]) -> Iterator[Derived]:
     end = time.process_time() + (_QUICK_SECONDS if case.quick else _SECONDS)
     growing = [each for call in calls for each in _together(call)]
-    for size in _SIZES:
+    # The first call of a kind compiles and loads what it needs, so the second is the first that is measured.
+    for step in (1, 2, *_SIZES):
         for each in growing:
+            size = each.size + step if step <= 2 else step
             began = time.process_time()
-            if began < end and (derived := each.at(size)) is not None:
-                yield derived
-                each.seconds[size] = time.process_time() - began
+            if began < end and (grown := each.at(size)) is not None:
+                yield grown
+                if step > 1:
+                    each.seconds[size] = time.process_time() - began
 
 
 def _together(call: Call) -> Iterator[_Growing]:
