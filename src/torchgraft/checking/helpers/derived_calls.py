@@ -1,6 +1,6 @@
 """Calls derived from samples, in sizes that no sample has: values and gradients, if the reference takes the sizes."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,11 +12,11 @@ from torchgraft.checking.adopting.adopted import Adopted
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
 from torchgraft.checking.helpers.other_sizes import SizePlace, is_taken, sizes_of, with_sizes
-from torchgraft.checking.properties.gradient import check_gradient
-from torchgraft.checking.properties.value import check_value
 from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.tensors.compare import Mismatch
 from torchgraft.sampling import Drawn, Sample
+
+Check = Callable[[Call], None]
 
 # What a kernel raises to say that it does not compute a call.
 _REFUSALS = (ValueError, TypeError, NotImplementedError)
@@ -105,46 +105,48 @@ def resized(call: Call, sizes: Mapping[SizePlace, int]) -> Derived:
 
 
 def ask(
-    case: Case, calls: Iterable[Derived], otherwise: str, *, refusals: tuple[type[Exception], ...] = _REFUSALS
+    case: Case,
+    calls: Iterable[Derived],
+    checks: Sequence[Check],
+    otherwise: str,
+    *,
+    refusals: tuple[type[Exception], ...] = _REFUSALS,
 ) -> None:
-    """Compares value and gradients of derived calls with the reference, one by one.
+    """Checks derived calls one by one.
 
     A call that the kernel refuses has its answer. Where the reference in the same dtype errs as much, nothing is asked.
 
     Args:
         case: any.
-        calls: the next one is made when the one before has been asked.
+        calls: to be checked; the next one is made when the one before has been asked.
+        checks: what a call is compared with; one that does not apply to a call is passed over.
         otherwise: why the property does not apply where there is no call.
         refusals: the errors that are an answer, beside all that name the operator.
     """
     one = None
     for one in calls:
-        case.each(partial(_ask, one.words, one.terms, refusals), [one.call.sample])
+        case.each(partial(_ask, one.words, one.terms, checks, refusals), [one.call.sample])
     if one is None:
         raise NotApplicable(otherwise)
 
 
-def _ask(words: str, terms: int, refusals: tuple[type[Exception], ...], call: Call) -> None:
+def _ask(words: str, terms: int, checks: Sequence[Check], refusals: tuple[type[Exception], ...], call: Call) -> None:
     samples = call.samples
     call = replace(call, samples=replace(samples, summed=lambda *given: max(samples.summed(*given), terms)))
-    try:
-        _ask_each(words, call)
-    except (Mismatch, NotApplicable):
-        raise
-    except Exception as error:
-        named = isinstance(call.operator, Adopted) or call.operator.name in str(error)
-        if native.is_refused(error) or not (named or isinstance(error, refusals)):
-            raise
-
-
-def _ask_each(words: str, call: Call) -> None:
-    for check in (check_value, check_gradient) if call.leaf_names else (check_value,):
+    for check in checks:
         try:
             check(call)
-        except Mismatch as error:  # noqa: PERF203  two turns
+        except NotApplicable:  # noqa: PERF203  a call has two checks
+            continue
+        except Mismatch as error:
             if not _reference_errs_too(call, check):
                 error.args = (f"{words}: {error}",)
                 raise
+        except Exception as error:
+            named = isinstance(call.operator, Adopted) or call.operator.name in str(error)
+            if native.is_refused(error) or not (named or isinstance(error, refusals)):
+                raise
+            return
 
 
 class _OfReference(Call):
@@ -154,7 +156,7 @@ class _OfReference(Call):
         return self.reference(*arguments)
 
 
-def _reference_errs_too(call: Call, check: Callable[[Call], None]) -> bool:
+def _reference_errs_too(call: Call, check: Check) -> bool:
     try:
         check(_OfReference(**vars(call)))
     except Exception:

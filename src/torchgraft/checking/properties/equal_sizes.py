@@ -24,6 +24,8 @@ from torchgraft.checking.helpers.derived_calls import (
     resized,
 )
 from torchgraft.checking.helpers.other_sizes import SizePlace
+from torchgraft.checking.properties.gradient import check_gradient
+from torchgraft.checking.properties.value import check_value
 from torchgraft.checking.property import Property
 
 _SAMPLES = 4
@@ -37,7 +39,7 @@ def check(case: Case) -> None:
     """See the module."""
     samples = kinds_of(case.table(small=True, empty=False), _SAMPLES // 2 if case.quick else _SAMPLES)
     calls = (each for sample in samples for each in _rearranged(case.call(sample)))
-    ask(case, calls, "it takes no other sizes")
+    ask(case, calls, (check_value, check_gradient), "it takes no other sizes")
 
 
 def _rearranged(call: Call) -> Iterator[Derived]:

@@ -24,6 +24,8 @@ from torchgraft.checking.case import Case
 from torchgraft.checking.helpers.derived_calls import Derived, ask, is_taken_on_cpu, kinds_of, resizable, resized
 from torchgraft.checking.helpers.other_sizes import SizePlace
 from torchgraft.checking.properties.bad_input import memory_bounded
+from torchgraft.checking.properties.gradient import check_gradient
+from torchgraft.checking.properties.value import check_value
 from torchgraft.checking.property import Property
 
 _SAMPLES = 4
@@ -77,7 +79,7 @@ def check(case: Case) -> None:
     """See the module."""
     samples = [sample for sample in case.table(small=True, empty=False) if any(each.shape for each in sample.tensors)]
     kinds = kinds_of(samples, _SAMPLES // 2 if case.quick else _SAMPLES)
-    ask(case, _grown(case, list(map(case.call, kinds))), "it takes no larger sizes")
+    ask(case, _grown(case, list(map(case.call, kinds))), (check_value, check_gradient), "it takes no larger sizes")
 
 
 def _grown(case: Case, calls: list[Call]) -> Iterator[Derived]:

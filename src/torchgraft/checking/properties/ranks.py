@@ -16,6 +16,8 @@ from typing import Any
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
 from torchgraft.checking.helpers.derived_calls import Derived, ask, derived, is_taken_on_cpu, kinds_of
+from torchgraft.checking.properties.gradient import check_gradient
+from torchgraft.checking.properties.value import check_value
 from torchgraft.checking.property import Property
 from torchgraft.sampling import Drawn
 
@@ -39,7 +41,7 @@ def check(case: Case) -> None:
     calls = (each for sample in samples for each in _in_other_ranks(case.call(sample), ways))
     # Who declares no `...` has not promised other ranks, so any error is an answer; `bad_input` asks for its words.
     refusals = {} if case.declaration.shapes is not None else {"refusals": (Exception,)}
-    ask(case, calls, "it takes no other number of dimensions", **refusals)
+    ask(case, calls, (check_value, check_gradient), "it takes no other number of dimensions", **refusals)
 
 
 def _in_other_ranks(call: Call, ways: list[_Rests]) -> Iterator[Derived]:
