@@ -1,10 +1,10 @@
 """Sizes that are equal, exchanged, one, or different where samples have equal ones, give the results of the reference.
 
 Proves: a few small samples are changed: all sizes become equal; each two sizes are exchanged, wherever they stand, so
-that a matrix of 2 x 3 becomes one of 3 x 2; each size becomes one, everywhere or in one tensor alone; and if several
-sizes of a sample are equal, each of them, and each two of them, become one more. Results and gradients are those of the
-reference, or the operator refuses the call. Where the reference raises, or `output` promises other sizes than the
-reference gives, nothing is asked.
+that a matrix of 2 x 3 becomes one of 3 x 2; each size becomes one, everywhere or in one tensor alone, and all do; and
+if several sizes of a sample are equal, each of them, and each two of them, become one more. Results and gradients are
+those of the reference, or the operator refuses the call. Where the reference raises, or `output` promises other sizes
+than the reference gives, nothing is asked.
 
 Cannot prove: anything about sizes beyond those of the samples; `limits` asks about large ones.
 """
@@ -74,6 +74,7 @@ def _changes(sizes: _Sizes) -> Iterator[_Sizes]:
                 yield dict.fromkeys(several, size + 1)
     for places in groups.values():
         yield dict.fromkeys(places, 1)
+    yield dict.fromkeys(sizes, 1)
     for place in sizes:
         yield {place: 1}
 

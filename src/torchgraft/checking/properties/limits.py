@@ -34,7 +34,7 @@ _SIZES = (9, 65, 1_030, 4_099, 70_001)
 _ELEMENTS, _PRODUCTS = 1 << 19, 1 << 23
 # The seconds that one call may take, as the calls before it let expect; and all calls together. They are those of this
 # process alone, so that a busy machine asks no less.
-_CALL_SECONDS, _QUICK_SECONDS, _SECONDS = 0.5, 1.5, 20.0
+_CALL_SECONDS, _QUICK_SECONDS, _SECONDS = 0.5, 1.5, 10.0
 
 
 @dataclass
