@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from planted import elementwise, kinds, matrices, products, reduction, values
+from planted import elementwise, kinds, matrices, products, reduction, sizes, values
 from planted.bug import Bug
 from torchgraft import Operator
 
-BUGS: tuple[Bug, ...] = (*elementwise.BUGS, *reduction.BUGS, *products.BUGS, *matrices.BUGS, *kinds.BUGS, *values.BUGS)
+BUGS: tuple[Bug, ...] = tuple(
+    bug for module in (elementwise, reduction, products, matrices, kinds, sizes, values) for bug in module.BUGS
+)
 CONTROLS: tuple[Operator, ...] = (
     elementwise.scale,
     reduction.row_sum,
@@ -15,6 +17,7 @@ CONTROLS: tuple[Operator, ...] = (
     matrices.left_alone,
     *kinds.CONTROLS,
     *values.CONTROLS,
+    *sizes.CONTROLS,
 )
 
 

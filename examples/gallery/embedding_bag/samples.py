@@ -6,14 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag as pytorchs_embedding_bag
 
-from torchgraft.sampling import Benchmark, Drawn, Sample, Samples
+from torchgraft.sampling import Benchmark, Drawn, Packed, Sample, Samples
 
 
 def _bags(counts: tuple[int, ...], rows: int) -> tuple[Drawn, Drawn]:
     """Indices and offsets of bags that hold so many each."""
-    starts = [float(sum(counts[:bag])) for bag in range(len(counts))]
-    indices = Drawn((sum(counts),), dtype=torch.int64, high=max(rows, 1))
-    return indices, Drawn((len(counts),), dtype=torch.int64, values=tuple(starts) or None)
+    return Drawn((sum(counts),), dtype=torch.int64, high=max(rows, 1)), Packed(counts).starts()
 
 
 def _sample(name: str, rows: int, columns: int, counts: tuple[int, ...], mode: str) -> Sample:

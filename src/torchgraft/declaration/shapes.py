@@ -105,6 +105,11 @@ class Shapes:
         """The names of the sizes in front of `...`, for each result; empty for a size that is no name alone."""
         return [tuple(size.name if size.times == 1 else "" for size in shape.front) for shape in self._results]
 
+    @property
+    def rests(self) -> dict[int, tuple[int, int]]:
+        """The places of the arguments that have `...`, and how many sizes stand before it and behind it."""
+        return {place: (len(shape.front), len(shape.back)) for place, _, shape in self._tensors if shape.has_rest}
+
     def _read(self, text: str) -> list[_Shape]:
         return [self._read_one(words.strip()) for words in text.split(",")] if text.strip() else []
 

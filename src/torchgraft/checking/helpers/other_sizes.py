@@ -1,6 +1,6 @@
 """Calls in other sizes, as dynamic shapes must take them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -25,12 +25,13 @@ def size_arguments(operator: Operator) -> list[int]:
     return [place for place, argument in enumerate(operator.declaration.arguments) if argument.kind == "SymInt"]
 
 
-def sizes_of(call: Call, *, numbers: bool) -> dict[SizePlace, int]:
+def sizes_of(call: Call, *, numbers: bool, least: int = 2) -> dict[SizePlace, int]:
     """Finds all sizes in a call that PyTorch can leave open, which 0 and 1 are not.
 
     Args:
         call: any.
         numbers: whether those that are arguments of their own count.
+        least: the smallest size that counts.
     """
     sizes = {}
     open_numbers = size_arguments(call.operator) if numbers else ()
@@ -43,7 +44,7 @@ def sizes_of(call: Call, *, numbers: bool) -> dict[SizePlace, int]:
             continue
         if argument in open_numbers:
             sizes[SizePlace(argument, None)] = value
-    return {place: size for place, size in sizes.items() if size > 1}
+    return {place: size for place, size in sizes.items() if size >= least}
 
 
 def in_other_sizes(call: Call, *, numbers: bool, apart: bool = False) -> list[Call]:
@@ -57,6 +58,8 @@ def in_other_sizes(call: Call, *, numbers: bool, apart: bool = False) -> list[Ca
         numbers: whether sizes that are arguments of their own change too.
         apart: whether each size also changes by itself.
     """
+    if call.declaration.sizes_from_data:
+        return []
     sizes = sizes_of(call, numbers=numbers)
     groups = [[place for place in sizes if sizes[place] == size] for size in sorted(set(sizes.values()))]
     if apart:
@@ -66,16 +69,17 @@ def in_other_sizes(call: Call, *, numbers: bool, apart: bool = False) -> list[Ca
     for group in groups:
         for factor, more in ((1, 1), (2, 0)):
             changed = {place: factor * sizes[place] + more for place in group}
-            other = _changed(call, changed)
-            if _is_taken(other):
+            other = with_sizes(call, changed)
+            if is_taken(other):
                 found.append(other)
-        together = _changed(all_doubled, changed)
-        if _is_taken(together):
+        together = with_sizes(all_doubled, changed)
+        if is_taken(together):
             all_doubled = together
     return found if all_doubled is call else [*found, all_doubled]
 
 
-def _changed(call: Call, sizes: dict[SizePlace, int]) -> Call:
+def with_sizes(call: Call, sizes: Mapping[SizePlace, int]) -> Call:
+    """Makes the call with other sizes in some places."""
     arguments = list(call.sample.arguments)
     for (argument, dim, number), size in sizes.items():
         value = arguments[argument]
@@ -88,16 +92,16 @@ def _changed(call: Call, sizes: dict[SizePlace, int]) -> Call:
     return replace(call, sample=replace(call.sample, arguments=tuple(arguments)))
 
 
-def _is_taken(call: Call) -> bool:
+def is_taken(call: Call) -> bool:
     """Whether the operator takes the sizes of a call, by all that it declares."""
     operator = call.operator
-    if operator.declaration.sizes_from_data:
-        return False
     try:
         # A sample of distinct integers cannot have more elements than there are integers.
         arguments = call.arguments
         operator.explain(*arguments)
         results = operator.reference(*arguments)
+        if operator.declaration.sizes_from_data:
+            return True
         outputs = operator.declaration.output(*call.make("meta")) if operator.declaration.lists else ()
     except Exception:
         return False

@@ -1,66 +1,96 @@
 """More than 2**31 elements are counted in 64 bits.
 
-Proves: inputs whose elements lie more than 2**31 elements apart are read at the right addresses. On CUDA, if memory
+Proves: inputs whose elements lie more than 2**31 elements apart are read at the right addresses, and so are three rows
+with a stride of 2**30 and more, which fits into 32 bits where the address of the third row does not. On CUDA, if memory
 allows, every part of a result with more than 2**31 elements is right.
 
 Cannot prove: anything about an operator without its own kernels if PyTorch's kernels refuse such an input; on CPU,
 anything about tensors that really have so many elements, which would take minutes.
 """
 
+import sys
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+
 import torch
 from torch import Tensor
 
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.derived_calls import is_taken_on_cpu, may_shrink, resizable
+from torchgraft.checking.helpers.other_sizes import with_sizes
 from torchgraft.checking.helpers.parts import expect_parts_close, prepare
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.tensors.compare import expect
-from torchgraft.sampling import Large
+from torchgraft.sampling import Large, Sample
 
-_FAR = 2**31 + 64
+# Linux knows it, and not every version of Python names it.
+_MAP_NORESERVE = 0x4000
+# The stride of a first dimension, in words, and with how many elements in it the last of them lies beyond 2**31.
+_FAR = ((2**30 + 64, "2**30 + 64 elements", 3), (2**31 + 64, "2**31 elements", 2))
 
 
 def check(case: Case) -> None:
     """See the module."""
-    samples = [
-        sample
-        for sample in case.table(small=True, empty=False)
-        if any(each.shape and max(each.shape[:1]) in (2, 3) for each in sample.tensors)
-    ]
+    small = case.table(small=True, empty=False)
+    samples = [sample for sample in small if any(each.shape[:1] in ((2,), (3,)) for each in sample.tensors)][:2]
+    # Where these have no three rows, another one has them, or takes them.
+    if not any(each.shape[:1] == (3,) for sample in samples for each in sample.tensors):
+        samples += [sample for sample in map(_with_three_rows, map(case.call, small)) if sample is not None][:1]
     if not samples and not case.samples.large:
         raise NotApplicable("no sample has a first dimension of 2 or 3, and there is no large one")
-    case.each(_check_far_apart, samples[:2])
+    case.each(_check_far_apart, samples)
     if case.device.type == "cuda" and not case.quick:
         for large in case.samples.large:
             _check_many(case, large)
 
 
+def _with_three_rows(call: Call) -> Sample | None:
+    """The sample with a first dimension of three in a tensor, and wherever else that size was, if that is taken."""
+    sizes = resizable(call)
+    for place, size in sizes.items():
+        if place.dim == 0 and (size <= 3 or may_shrink(call)):
+            other = with_sizes(call, dict.fromkeys((each for each in sizes if sizes[each] == size), 3))
+            if is_taken_on_cpu(other):
+                return other.sample
+    return None
+
+
 def _check_far_apart(call: Call) -> None:
     expected = call.expected()
     for name, tensor, with_other in call.tensors_in_turn():
-        if tensor.dim() and tensor.shape[0] in (2, 3):
+        for stride, words, least in _FAR:
+            if not tensor.dim() or not least <= tensor.shape[0] <= 3:
+                continue
             try:
-                found = call.function(*with_other(_far_apart(tensor)))
+                found = call.function(*with_other(_far_apart(tensor, stride)))
             except RuntimeError as error:
                 # cuBLAS takes no matrix whose rows are so far apart, and says so.
                 if call.declaration.kernels != "reference":
                     raise
                 refused = f"its kernels are PyTorch's, which refuse this: {str(error).splitlines()[0]}"
                 raise NotApplicable(refused) from None
-            what = f"the result of {name} with 2**31 elements from one to the next of its first dimension"
+            what = f"the result of {name} with {words} from one to the next of its first dimension"
             call.expect_close(found, expected, what=what)
 
 
-def _far_apart(tensor: Tensor) -> Tensor:
+def _far_apart(tensor: Tensor, stride: int) -> Tensor:
     """An equal tensor, spread over memory; on CPU only what is touched of it is ever backed."""
     inner = tensor[0].contiguous()
-    needed = _FAR * (tensor.shape[0] - 1) + inner.numel()
+    needed = stride * (tensor.shape[0] - 1) + inner.numel()
     try:
-        room = tensor.new_empty(needed)
-    except RuntimeError:
+        room = _untouched(needed, tensor.dtype) if tensor.device.type == "cpu" else tensor.new_empty(needed)
+    except (RuntimeError, OSError):
         raise NotApplicable(f"there is no memory for {needed * tensor.element_size() / 2**30:.0f} GiB") from None
-    return room.as_strided(tensor.shape, (_FAR, *inner.stride())).copy_(tensor)
+    return room.as_strided(tensor.shape, (stride, *inner.stride())).copy_(tensor)
+
+
+def _untouched(elements: int, dtype: torch.dtype) -> Tensor:
+    """A tensor in memory that the system need not have: it may refuse an allocator what nobody will ever touch."""
+    if not sys.platform.startswith("linux"):
+        return torch.empty(elements, dtype=dtype)
+    room = mmap(-1, elements * dtype.itemsize, flags=MAP_PRIVATE | MAP_ANONYMOUS | _MAP_NORESERVE)
+    return torch.frombuffer(room, dtype=torch.uint8).view(dtype)
 
 
 def _check_many(case: Case, large: Large) -> None:

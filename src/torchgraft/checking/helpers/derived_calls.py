@@ -1,0 +1,189 @@
+"""Calls derived from samples, in sizes that no sample has: values and gradients, if the reference takes the sizes."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from torchgraft import native
+from torchgraft.checking.adopting.adopted import Adopted
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.other_sizes import SizePlace, is_taken, sizes_of, with_sizes
+from torchgraft.checking.result import NotApplicable
+from torchgraft.checking.tensors.compare import Mismatch
+from torchgraft.sampling import Drawn, Sample
+
+Check = Callable[[Call], None]
+
+# What a kernel raises to say that it does not compute a call.
+_REFUSALS = (ValueError, TypeError, NotImplementedError)
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A call that was derived from a sample.
+
+    Attributes:
+        words: what was changed, for a person.
+        call: the call; its sample has the name of the one that it was derived from, by which it is found again.
+        terms: how many terms a sum may have at most: those of the sample, times what elements have become more. Who
+            sums has said how many there are, or else nobody knows whether they have become more.
+    """
+
+    words: str
+    call: Call
+    terms: int
+
+
+def kinds_of(samples: Iterable[Sample], count: int) -> list[Sample]:
+    """Chooses a sample of each kind: another number of dimensions, another layout, another flag or another text.
+
+    Of a kind it is one with the fewest sizes that are one or equal to another, and then the smallest.
+    """
+    chosen: dict[str, Sample] = {}
+    for sample in sorted(samples, key=lambda sample: (_likeness(sample), sample.elements)):
+        chosen.setdefault(str([_kind(each) for each in sample.arguments]), sample)
+    return list(chosen.values())[:count]
+
+
+def _likeness(sample: Sample) -> int:
+    """How many sizes are one, or equal to another, or may belong to whole numbers that are given."""
+    sizes = [size for each in sample.tensors for size in each.shape]
+    return len(sizes) - len({*sizes} - {1} - _tied(sample))
+
+
+def _tied(sample: Sample) -> set[float]:
+    """The sizes that may belong to whole numbers that are given: one for each, up to the largest, or to their sum."""
+    given = [each for each in sample.tensors if _is_given(each)]
+    return {size for each in given for size in (each.elements, max(each.values or ()), sum(each.values or ()))}
+
+
+def _kind(argument: Any) -> Any:
+    if isinstance(argument, (list, tuple)):
+        return [_kind(each) for each in argument[:1]]
+    if isinstance(argument, Drawn):
+        return len(argument.shape), argument.channels_last, str(argument.dtype)
+    # A number of its own for each sample, as a factor, makes no other kind.
+    return argument if argument is None or isinstance(argument, (bool, str)) else type(argument).__name__
+
+
+def resizable(call: Call, least: int = 2) -> dict[SizePlace, int]:
+    """Finds the sizes of a call that may change: not those that may belong to whole numbers that are given.
+
+    Offsets and lengths come with as many positions as they say.
+
+    Args:
+        call: any.
+        least: the smallest size that counts.
+    """
+    tied, found = _tied(call.sample), sizes_of(call, numbers=True, least=least)
+    return {place: size for place, size in found.items() if size not in tied and not _is_given(_argument(call, place))}
+
+
+def may_shrink(call: Call) -> bool:
+    """Whether sizes may become smaller: not where whole numbers may be places along them."""
+    return not any(each.dtype is not None and _is_whole(each.dtype) for each in call.sample.tensors)
+
+
+def is_taken_on_cpu(call: Call) -> bool:
+    """Whether the operator takes a call by all that it declares; a GPU is not asked, as a wrong index ends its use."""
+    return is_taken(replace(call, device=torch.device("cpu")))
+
+
+def derived(call: Call, other: Call, words: str) -> Derived:
+    """Pairs a call that was derived from another one with what was changed."""
+    growth = -(-other.sample.elements // max(call.sample.elements, 1))
+    return Derived(f"with {words}", other, max(growth, 1) * call.summed)
+
+
+def resized(call: Call, sizes: Mapping[SizePlace, int]) -> Derived:
+    """Makes a call in other sizes, and says which."""
+    return derived(call, with_sizes(call, sizes), _described(call, sizes))
+
+
+def ask(
+    case: Case,
+    calls: Iterable[Derived],
+    checks: Sequence[Check],
+    otherwise: str,
+    *,
+    refusals: tuple[type[Exception], ...] = _REFUSALS,
+) -> None:
+    """Checks derived calls one by one.
+
+    A call that the kernel refuses has its answer. Where the reference in the same dtype errs as much, nothing is asked.
+
+    Args:
+        case: any.
+        calls: to be checked; the next one is made when the one before has been asked.
+        checks: what a call is compared with; one that does not apply to a call is passed over.
+        otherwise: why the property does not apply where there is no call.
+        refusals: the errors that are an answer, beside all that name the operator.
+    """
+    one = None
+    for one in calls:
+        case.each(partial(_ask, one.words, one.terms, checks, refusals), [one.call.sample])
+    if one is None:
+        raise NotApplicable(otherwise)
+
+
+def _ask(words: str, terms: int, checks: Sequence[Check], refusals: tuple[type[Exception], ...], call: Call) -> None:
+    samples = call.samples
+    call = replace(call, samples=replace(samples, summed=lambda *given: max(samples.summed(*given), terms)))
+    for check in checks:
+        try:
+            check(call)
+        except NotApplicable:  # noqa: PERF203  a call has two checks
+            continue
+        except Mismatch as error:
+            if not _reference_errs_too(call, check):
+                error.args = (f"{words}: {error}",)
+                raise
+        except Exception as error:
+            named = isinstance(call.operator, Adopted) or call.operator.name in str(error)
+            if native.is_refused(error) or not (named or isinstance(error, refusals)):
+                raise
+            return
+
+
+class _OfReference(Call):
+    """A call that the reference computes, in the dtype of the call."""
+
+    def function(self, *arguments: Any) -> Any:
+        return self.reference(*arguments)
+
+
+def _reference_errs_too(call: Call, check: Check) -> bool:
+    try:
+        check(_OfReference(**vars(call)))
+    except Exception:
+        return True
+    return False
+
+
+def _argument(call: Call, place: SizePlace) -> Any:
+    value = call.sample.arguments[place.argument]
+    return value if place.element is None else value[place.element]
+
+
+def _is_given(argument: Any) -> bool:
+    """Whether an argument is a tensor of whole numbers that are given, and not drawn."""
+    is_tensor = isinstance(argument, Drawn) and argument.dtype is not None
+    return is_tensor and bool(argument.values) and _is_whole(argument.dtype)
+
+
+def _is_whole(dtype: torch.dtype) -> bool:
+    return not dtype.is_floating_point and not dtype.is_complex and dtype != torch.bool
+
+
+def _described(call: Call, sizes: Mapping[SizePlace, int]) -> str:
+    """Sizes in words: `4,099 elements in dimension 1 of input and dimension 0 of weight`."""
+    by_size: dict[int, list[str]] = {}
+    for place, size in sizes.items():
+        name = call.declaration.arguments[place.argument].name
+        name = name if place.element is None else f"{name}[{place.element}]"
+        by_size.setdefault(size, []).append(name if place.dim is None else f"dimension {place.dim} of {name}")
+    return ", ".join(f"size {size:,} in {' and '.join(places)}" for size, places in by_size.items())

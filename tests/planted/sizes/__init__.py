@@ -1,0 +1,232 @@
+"""Operators that are wrong in sizes which no sample has, and of packed batches: their kernels are written in Python.
+
+The samples of the first kind are few, and one is square, as many an author's are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from planted import kernels
+from planted.bug import Bug
+from torchgraft import Operator
+from torchgraft.sampling import Drawn, Packed, Sample, Samples, draw_packed, packed_samples
+
+BUGS: list[Bug] = []
+CONTROLS: list[Operator] = []
+samples: dict[str, Samples] = {}
+
+_FLOATS = (torch.float64, torch.float32)
+
+_Kernel = Callable[..., Tensor]
+
+
+class _Kind:
+    """What operators of one schema share."""
+
+    def __init__(self, signature: str, asked: Samples, **declared: Any) -> None:
+        self.signature, self.asked, self.declared = signature, asked, declared
+
+    def control(self, name: str, kernel: _Kernel) -> None:
+        CONTROLS.append(self._declare(name, kernel))
+
+    def plant(self, name: str, wrong: str, caught_by: str, kernel: _Kernel, **changes: Any) -> None:
+        BUGS.append(Bug(self._declare(name, kernel, **changes), wrong, caught_by))
+
+    def _declare(self, name: str, kernel: _Kernel, **changes: Any) -> Operator:
+        options = {"kernels": {"cpu": _FLOATS}, "gradient": "reference", **self.declared, **changes}
+        operator = Operator(f"{kernels.NAMESPACE}::{name}{self.signature}", **options)
+        operator.kernel("cpu")(kernel)
+        samples[name] = self.asked
+        return operator
+
+
+# Each row less its sum.
+
+
+def _less_sum(input: Tensor) -> Tensor:
+    return input - input.sum(-1, keepdim=True)
+
+
+def _in_a_block(input: Tensor) -> Tensor:
+    return input - input[..., :1024].sum(-1, keepdim=True)
+
+
+def _in_a_grid(input: Tensor) -> Tensor:
+    rows = input.reshape(-1, input.shape[-1])
+    return torch.cat((_less_sum(rows[:65535]), torch.zeros_like(rows[65535:]))).view(input.shape)
+
+
+def _in_vectors_of_eight(input: Tensor) -> Tensor:
+    columns = input.shape[-1]
+    full = columns - columns % 8 if columns > 8 else columns
+    return input - input[..., :full].sum(-1, keepdim=True)
+
+
+def _of_a_matrix(input: Tensor) -> Tensor:
+    rows, columns = input.shape[0], input.shape[-1]
+    output = input.clone()
+    first = output.view(-1)[: rows * columns].view(rows, columns)
+    first.copy_(_less_sum(first))
+    return output
+
+
+def _of_columns_where_square(input: Tensor) -> Tensor:
+    is_square = input.dim() == 2 and input.shape[0] == input.shape[1]
+    return input - input.sum(0 if is_square else -1, keepdim=True)
+
+
+def _with_rows_in_32_bits(input: Tensor) -> Tensor:
+    if input.dim() != 2 or not input.numel() or input.stride(0) >= 2**31:
+        return _less_sum(input)
+    # The stride fits, and its product with the number of a row may not.
+    starts = [ctypes.c_int32(row * input.stride(0)).value for row in range(input.shape[0])]
+    size, stride = (input.shape[1],), (input.stride(1),)
+    rows = [input.as_strided(size, stride, input.storage_offset() + max(start, 0)) for start in starts]
+    return _less_sum(torch.stack(rows))
+
+
+_rows = _Kind(
+    "(Tensor input) -> Tensor",
+    Samples(
+        [Sample("a row", (Drawn((1, 3)),)), Sample("several rows", (Drawn((4, 3)),))],
+        summed=lambda input: input.shape[-1] if input.dim() else 1,
+    ),
+    reference=_less_sum,
+    dtypes=_FLOATS,
+    shapes="... d -> ... d",
+)
+_rows.control("less_sum", lambda input: _less_sum(input.contiguous()))
+_rows.plant("in_a_block", "reads 1,024 columns of a row and no more", "limits", _in_a_block)
+_rows.plant("in_a_grid", "computes 65,535 rows and no more", "limits", _in_a_grid)
+_rows.plant(
+    "in_vectors_of_eight", "leaves out what is over in the last vector of a row", "limits", _in_vectors_of_eight
+)
+_rows.plant("of_a_matrix", "takes the first matrix of three dimensions for all", "ranks", _of_a_matrix)
+_rows.plant("of_columns", "takes columns for rows where there are as many", "equal_sizes", _of_columns_where_square)
+_rows.plant("rows_in_32_bits", "multiplies a row and a stride in 32 bits", "large", _with_rows_in_32_bits)
+
+
+# A matrix turned about, of square samples.
+
+
+def _turned(input: Tensor, from_row: Callable[[int, int], int]) -> Tensor:
+    rows, columns = input.shape
+    places = [[row * from_row(rows, columns) + column for row in range(rows)] for column in range(columns)]
+    flat = input.reshape(-1)
+    return flat[torch.tensor(places, dtype=torch.int64).reshape(columns, rows) % max(len(flat), 1)]
+
+
+_turning = _Kind(
+    "(Tensor input) -> Tensor",
+    Samples([Sample("four by four", (Drawn((4, 4)),)), Sample("eight by eight", (Drawn((8, 8)),))]),
+    reference=lambda input: input.t().contiguous(),
+    gradient=lambda needs_grad, grads, saved, input: (grads[0].t().contiguous(),),
+    dtypes=_FLOATS,
+    shapes="rows columns -> columns rows",
+)
+_turning.control("turned", lambda input: _turned(input, lambda rows, columns: columns))
+_turning.plant(
+    "turned_by_rows",
+    "takes the number of rows for a stride, and all samples are square",
+    "equal_sizes",
+    lambda input: _turned(input, lambda rows, columns: rows),
+)
+
+
+# The sums of each sequence of a packed batch, and of what came before in it.
+
+
+def _expect_offsets(input: Tensor, cu_seqlens: Tensor) -> None:
+    if input.dim() != 2 or cu_seqlens.dim() != 1 or not len(cu_seqlens):
+        raise ValueError(
+            "running_sum: input must be (positions, columns) and cu_seqlens (sequences + 1,), got"
+            f" {tuple(input.shape)} and {tuple(cu_seqlens.shape)}"
+        )
+    offsets = cu_seqlens.tolist() if cu_seqlens.device.type == "cpu" else [0]
+    if offsets != sorted(offsets) or offsets[0] != 0 or offsets[-1] > len(input):
+        raise ValueError(f"running_sum: cu_seqlens must rise from 0 to {len(input)} at most, got {offsets}")
+
+
+def _summed_up(input: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """Whether a position sums up another one: those before it in its sequence, and itself."""
+    places = torch.arange(len(input), device=input.device)
+    sequences = torch.searchsorted(cu_seqlens[1:].contiguous(), places, right=True)
+    is_same = (sequences[:, None] == sequences) & (places < cu_seqlens[-1])
+    return is_same & (places <= places[:, None])
+
+
+def _running_sum(input: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """The sum of each packed sequence so far; zero at positions that belong to none."""
+    return torch.where(_summed_up(input, cu_seqlens)[..., None], input, 0).sum(1)
+
+
+def _gradient(needs_grad: Any, grads: Any, saved: Any, input: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, None]:
+    return torch.where(_summed_up(input, cu_seqlens).t()[..., None], grads[0], 0).sum(1), None
+
+
+def _gradient_across(needs_grad: Any, grads: Any, saved: Any, input: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, None]:
+    all_of_it = torch.stack((torch.zeros_like(cu_seqlens[-1]), cu_seqlens[-1]))
+    return torch.where(_summed_up(input, all_of_it).t()[..., None], grads[0], 0).sum(1), None
+
+
+def _by_sequence(input: Tensor, offsets: list[int], sum_up: _Kernel = lambda part: part.cumsum(0)) -> Tensor:
+    output = torch.zeros(input.shape, dtype=input.dtype)
+    for start, end in itertools.pairwise(offsets):
+        output[start:end] = sum_up(input[start:end])
+    return output
+
+
+def _through_padding(input: Tensor, cu_seqlens: Tensor) -> Tensor:
+    return _by_sequence(input, [*cu_seqlens.tolist()[:-1], len(input)])
+
+
+def _across_borders(input: Tensor, cu_seqlens: Tensor) -> Tensor:
+    return _by_sequence(input, [0, int(cu_seqlens[-1])])
+
+
+def _until_one_is_empty(input: Tensor, cu_seqlens: Tensor) -> Tensor:
+    lengths = cu_seqlens.diff().tolist()
+    count = lengths.index(0) if 0 in lengths else len(lengths)
+    return _by_sequence(input, cu_seqlens[: count + 1].tolist())
+
+
+def _in_a_warp(input: Tensor, cu_seqlens: Tensor) -> Tensor:
+    return _by_sequence(input, cu_seqlens.tolist(), lambda part: torch.cat([each.cumsum(0) for each in part.split(32)]))
+
+
+def _packed_call(packed: Packed) -> tuple[Drawn, Drawn]:
+    return Drawn((packed.positions, 2)), packed.cu_seqlens()
+
+
+_packed = _Kind(
+    "(Tensor input, Tensor cu_seqlens) -> Tensor",
+    Samples(
+        packed_samples(_packed_call),
+        lambda random: Sample("drawn", _packed_call(draw_packed(random))),
+        summed=lambda input, cu_seqlens: max(len(input), 1),
+    ),
+    reference=_running_sum,
+    dtypes={"input": _FLOATS, "cu_seqlens": (torch.int32,)},
+    output=lambda input, cu_seqlens: input.new_empty(input.shape),
+    gradient=_gradient,
+    explain=_expect_offsets,
+)
+_packed.control("running_sum", lambda input, cu_seqlens: _by_sequence(input, cu_seqlens.tolist()))
+_packed.plant("through_padding", "takes padding for a part of the last sequence", "value", _through_padding)
+_packed.plant("across_borders", "goes on from one packed sequence to the next", "value", _across_borders)
+_packed.plant("until_one_is_empty", "stops at a packed sequence of no length", "value", _until_one_is_empty)
+_packed.plant("in_a_warp", "begins anew after 32 positions of a packed sequence", "value", _in_a_warp)
+_packed.plant(
+    "gradient_across_borders",
+    "the gradient goes on from one packed sequence to the one before",
+    "gradient",
+    lambda input, cu_seqlens: _by_sequence(input, cu_seqlens.tolist()),
+    gradient=_gradient_across,
+)

@@ -1,0 +1,260 @@
+"""Calls in sizes and ranks that no sample has, and packed batches: what is asked, and what counts as an answer."""
+
+import itertools
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.utils.rnn import pack_sequence
+
+from torchgraft import Operator
+from torchgraft.checking import check
+from torchgraft.sampling import Drawn, Packed, Sample, Samples, draw_packed, packed_samples
+
+_DTYPES = (torch.float64, torch.float32)
+_numbers = itertools.count()
+
+
+def _ask(name: str, kernel: Callable[..., Any], *calls: tuple[Any, ...], **declared: Any) -> Any:
+    """The result of one property of an operator of one kernel, whose samples are a few calls."""
+    signature = declared.pop("signature", "(Tensor input) -> Tensor")
+    options = {"dtypes": _DTYPES, "gradient": None, "reference": torch.square, **declared}
+    operator = Operator(f"other_sizes::ask_{next(_numbers)}{signature}", kernels={"cpu": _DTYPES}, **options)
+    operator.kernel("cpu")(kernel)
+    samples = Samples([Sample(f"sample {number}", call) for number, call in enumerate(calls)])
+    # The last dtype is float32, which is that of properties with only one.
+    return check(operator, samples, device="cpu", properties=[name], quick=True).results[-1]
+
+
+def _shapes_asked(name: str, kernel: Callable[..., Any], *calls: tuple[Any, ...], **declared: Any) -> set[Any]:
+    """The sizes of the first argument in which a kernel is asked."""
+    asked = set()
+
+    def noting(first: Any, *others: Any) -> Any:
+        asked.add(tuple(first.shape))
+        return kernel(first, *others)
+
+    result = _ask(name, noting, *calls, **declared)
+    assert result.status == "pass", result
+    return asked
+
+
+def _raises(error: Exception) -> Any:
+    def kernel(input: torch.Tensor) -> torch.Tensor:
+        if input.shape[-1] > 1024:
+            raise error
+        return torch.square(input)
+
+    return kernel
+
+
+class TestLimits:
+    def test_each_size_grows_beyond_what_blocks_and_grids_hold(self):
+        asked = _shapes_asked("limits", torch.square, (Drawn((2, 3)),))
+        assert {(2, 1030), (2, 4099), (2, 70001), (1030, 3), (4099, 3), (70001, 3)} <= asked
+
+    def test_equal_sizes_that_belong_together_grow_together(self):
+        asked = _shapes_asked(
+            "limits",
+            torch.mul,
+            (Drawn((2, 3)), Drawn((2, 3))),
+            signature="(Tensor input, Tensor factor) -> Tensor",
+            reference=torch.mul,
+            shapes="r c, r c -> r c",
+        )
+        assert (1030, 3) in asked
+
+    @pytest.mark.parametrize(
+        ("error", "status"),
+        [
+            (ValueError("at most 1,024"), "pass"),
+            (NotImplementedError("at most 1,024"), "pass"),
+            (IndexError("out of range"), "fail"),
+            (ZeroDivisionError("division by zero"), "fail"),
+        ],
+    )
+    def test_a_refusal_is_an_answer_and_an_accident_is_none(self, error, status):
+        assert _ask("limits", _raises(error), (Drawn((2, 3)),)).status == status
+
+    def test_what_takes_long_is_left_out(self):
+        def slow(input):
+            end = time.process_time() + 0.001 * len(input)
+            while time.process_time() < end:
+                pass
+            return torch.square(input)
+
+        asked = _shapes_asked("limits", slow, (Drawn((3, 2)),))
+        assert (65, 2) in asked
+        assert max(rows for rows, _ in asked) < 4099
+
+    def test_what_a_reference_computes_on_the_way_fits_into_memory(self):
+        def distances(input):
+            return (input[:, None] - input).square().sum((1, 2))
+
+        def quick(input):
+            return len(input) * input.square().sum(1) + input.square().sum() - 2 * input @ input.sum(0)
+
+        asked = _shapes_asked("limits", quick, (Drawn((3, 2)),), reference=distances, shapes="n d -> n")
+        assert (1030, 2) in asked
+        assert (70001, 2) not in asked
+
+    def test_sums_whose_terms_the_samples_do_not_count_may_err_as_much_as_long_ones(self):
+        def one_by_one(input):
+            return input.cumsum(-1)[..., -1]
+
+        assert _ask("limits", one_by_one, (Drawn((2, 3)),), reference=lambda input: input.sum(-1)).status == "pass"
+
+    def test_where_the_reference_errs_as_much_in_its_dtype_nothing_is_asked(self):
+        def cancelling(input):
+            return (input + 1e6) - 1e6
+
+        assert _ask("value", cancelling, (Drawn((2, 3)),), reference=cancelling).status == "fail"
+        assert _ask("limits", cancelling, (Drawn((2, 3)),), reference=cancelling).status == "pass"
+
+    def test_offsets_and_as_many_positions_as_they_say_stay(self):
+        def sums(input, offsets):
+            return torch.stack([input[start:end].sum(0) for start, end in itertools.pairwise(offsets.tolist())])
+
+        asked = _shapes_asked(
+            "limits",
+            sums,
+            (Drawn((7, 2)), Packed((3, 4)).cu_seqlens()),
+            signature="(Tensor input, Tensor offsets) -> Tensor",
+            reference=sums,
+            dtypes={"input": _DTYPES, "offsets": (torch.int32,)},
+            output=lambda input, offsets: input.new_empty(offsets.shape[0] - 1, input.shape[1]),
+        )
+        assert (7, 1030) in asked
+        assert {rows for rows, _ in asked} == {7}
+
+
+class TestEqualSizes:
+    def test_sizes_become_equal_are_exchanged_and_become_one(self):
+        asked = _shapes_asked("equal_sizes", torch.square, (Drawn((2, 3)),))
+        assert {(3, 3), (2, 2), (3, 2), (1, 3), (2, 1), (1, 1)} <= asked
+
+    def test_sizes_that_are_equal_in_all_samples_become_different(self):
+        asked = _shapes_asked("equal_sizes", torch.square, (Drawn((4, 4)),))
+        assert {(5, 4), (4, 5)} <= asked
+
+    def test_a_tensor_of_one_row_stands_for_all_rows_if_the_reference_says_so(self):
+        def added_one_by_one(left, right):
+            sizes = torch.broadcast_shapes(left.shape, right.shape)
+            places = torch.arange(sizes.numel())
+            one, other = (each.reshape(-1)[places % each.numel()] for each in (left, right))
+            return (one + other).view(sizes)
+
+        calls = (Drawn((2, 3)), Drawn((2, 3)))
+        signature = "(Tensor left, Tensor right) -> Tensor"
+        result = _ask("equal_sizes", added_one_by_one, calls, signature=signature, reference=torch.add)
+        # One row in the place of two lies in memory as two would; one column in the place of three does not.
+        assert result.failure is not None
+        assert result.failure.message.startswith("with size 1 in dimension 1 of left: the result is wrong")
+        declared = {"signature": signature, "reference": torch.add, "shapes": "r c, r c -> r c"}
+        assert _ask("equal_sizes", added_one_by_one, calls, **declared).status == "pass"
+
+    def test_indices_stay_below_the_sizes_that_they_are_places_along(self):
+        asked = _shapes_asked(
+            "equal_sizes",
+            lambda table, index: table[index],
+            (Drawn((6, 3)), Drawn((4,), dtype=torch.int64, high=6)),
+            signature="(Tensor table, Tensor index) -> Tensor",
+            reference=lambda table, index: table.index_select(0, index),
+            dtypes={"table": _DTYPES, "index": (torch.int64,)},
+        )
+        assert min(rows for rows, _ in asked) == 6
+
+
+class TestRanks:
+    def test_dimensions_are_added_in_front_and_taken_away(self):
+        asked = _shapes_asked("ranks", torch.square, (Drawn((4, 5)),))
+        assert asked >= {(2, 4, 5), (2, 3, 4, 5), (5,), ()}
+
+    def test_they_stand_where_the_shapes_have_dots(self):
+        asked = _shapes_asked("ranks", torch.square, (Drawn((4, 6, 5)),), shapes="n ... d -> n ... d")
+        assert asked >= {(4, 2, 6, 5), (4, 2, 3, 6, 5), (4, 5)}
+
+    def test_shapes_without_dots_leave_nothing_to_ask(self):
+        assert _ask("ranks", torch.square, (Drawn((4, 5)),), shapes="n d -> n d").status == "not applicable"
+
+    def test_tensors_that_are_always_alike_change_together_and_others_stay(self):
+        asked = set()
+
+        def kernel(input, factor, weight):
+            asked.add((input.dim(), factor.dim(), weight.dim()))
+            return input * factor * weight
+
+        result = _ask(
+            "ranks",
+            kernel,
+            (Drawn((4, 5)), Drawn((4, 5)), Drawn((5,))),
+            signature="(Tensor input, Tensor factor, Tensor weight) -> Tensor",
+            reference=kernel,
+        )
+        assert result.status == "pass"
+        assert (3, 3, 1) in asked
+        assert all(one == other for one, other, _ in asked)
+
+    def test_any_error_is_an_answer_where_no_rank_was_promised(self):
+        def of_rows(input):
+            if input.dim() == 0:
+                raise IndexError("tuple index out of range")
+            return torch.square(input)
+
+        assert _ask("ranks", of_rows, (Drawn((4, 5)),)).status == "pass"
+        assert _ask("ranks", of_rows, (Drawn((4, 5)),), shapes="... -> ...").status == "fail"
+
+
+class TestPacked:
+    def test_offsets_begin_with_zero_and_end_before_the_padding(self):
+        packed = Packed((3, 0, 2), padding=4)
+        assert packed.cu_seqlens().values == (0, 3, 3, 5)
+        assert packed.starts().values == (0, 3, 3)
+        assert packed.seq_idx().values == (0, 0, 0, 2, 2, -1, -1, -1, -1)
+        assert (packed.sequences, packed.positions, packed.longest) == (3, 9, 3)
+
+    @pytest.mark.parametrize("lengths", [(3, 1, 2), (1,), (2, 2, 2), (1, 5)])
+    def test_sizes_of_batches_are_those_of_pytorch(self, lengths):
+        sequences = [torch.zeros(length) for length in lengths]
+        expected = pack_sequence(sequences, enforce_sorted=False).batch_sizes
+        (found,) = Sample("packed", (Packed(lengths).batch_sizes(),)).make("cpu", torch.float32)
+        assert torch.equal(found, expected)
+
+    @pytest.mark.parametrize("packed", [Packed((3, 0)), Packed((3,), padding=1)])
+    def test_a_packed_sequence_has_no_empty_ones_and_no_padding(self, packed):
+        with pytest.raises(ValueError, match="neither padding nor sequences of no length"):
+            packed.batch_sizes()
+
+    @pytest.mark.parametrize(("lengths", "padding"), [((1, -1), 0), ((1,), -1), ((), -2)])
+    def test_negative_lengths_are_refused(self, lengths, padding):
+        with pytest.raises(ValueError, match="must not be negative"):
+            Packed(lengths, padding)
+
+    def test_samples_have_what_an_operator_allows(self):
+        asked: list[Packed] = []
+
+        def make(packed):
+            asked.append(packed)
+            return Drawn((packed.positions,)), packed.cu_seqlens()
+
+        assert len(packed_samples(make)) == len(asked)
+        assert any(0 in packed.lengths for packed in asked)
+        assert any(packed.padding for packed in asked)
+        asked.clear()
+        packed_samples(make, empty=False, padding=False)
+        assert asked
+        assert not any(0 in packed.lengths or packed.padding for packed in asked)
+
+    def test_drawn_batches_have_what_an_operator_allows(self):
+        drawn = [draw_packed(Random(seed), empty=False, padding=False) for seed in range(50)]
+        assert all(packed.batch_sizes().elements == packed.longest for packed in drawn)
+        assert any(draw_packed(Random(seed)).padding for seed in range(50))
+
+    def test_no_sequences_have_no_offsets_but_one(self):
+        assert Packed(()).cu_seqlens().values == (0,)
+        (starts,) = Sample("none", (Packed(()).starts(),)).make("cpu", torch.float32)
+        assert starts.shape == (0,)
+        assert starts.dtype == torch.int64
