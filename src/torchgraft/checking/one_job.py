@@ -133,7 +133,7 @@ def run_here(
                 asked.check(case)
         return result("pass", facts=case.facts)
     except NotApplicable as reason:
-        return result("not applicable", reason=str(reason), called=0)
+        return result("not applicable", reason=str(reason), called=0, facts=case.facts)
     except CheckFailed as failed:
         if left_out := declined(job.operator, job.property_name, failed.__cause__):
             return result("not applicable", reason=left_out, called=0)
