@@ -1,6 +1,8 @@
 """The settings of a process that all its code shares, and a scope after which an operator must have left them alone."""
 
+import ctypes
 import math
+import pickle
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +15,7 @@ import torch
 from torchgraft.checking.tensors.compare import Mismatch
 
 _SMALLEST = math.ulp(0.0)
+_NEAREST = "to nearest"
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,13 @@ def _rounding_mode() -> str:
     up, down = 1.0 + above > 1.0, -1.0 + below < -1.0
     if up or down:
         return "away from zero" if up and down else "up" if up else "down"
-    return "to nearest" if 1.0 + below == 1.0 - sys.float_info.epsilon / 4 == 1.0 else "toward zero"
+    return _NEAREST if 1.0 + below == 1.0 else "toward zero"
+
+
+def _round_to_nearest(mode: str) -> None:
+    # C's FE_TONEAREST is 0 on x86 and on ARM.
+    if mode == _NEAREST and hasattr(ctypes.CDLL(None), "fesetround"):
+        ctypes.CDLL(None).fesetround(0)
 
 
 def _settings() -> tuple[_Setting, ...]:
@@ -64,7 +73,7 @@ def _settings() -> tuple[_Setting, ...]:
         _Setting("the default device", torch.get_default_device, torch.set_default_device),
         _Setting("whether gradients are recorded", torch.is_grad_enabled, torch.set_grad_enabled),
         _Setting("whether subnormal numbers count as zero", _flushes_subnormals, torch.set_flush_denormal, _negated),
-        _Setting("the rounding of floating-point numbers", _rounding_mode),
+        _Setting("the rounding of floating-point numbers", _rounding_mode, _round_to_nearest, lambda mode: _NEAREST),
         _Setting(
             "torch.use_deterministic_algorithms",
             torch.get_deterministic_debug_mode,
@@ -108,55 +117,87 @@ def _settings() -> tuple[_Setting, ...]:
     return tuple(found)
 
 
-def _generators() -> tuple[_Setting, ...]:
+@dataclass(frozen=True)
+class _Generator:
+    """A random generator that all code of the process draws from.
+
+    Attributes:
+        name: for a person.
+        read: returns its state.
+        write: sets its state.
+        draw: draws a number.
+    """
+
+    name: str
+    read: Callable[[], Any]
+    write: Callable[[Any], Any]
+    draw: Callable[[], Any]
+
+
+def _generators() -> list[_Generator]:
     found = [
-        _Setting(
-            "PyTorch's random generator",
-            lambda: torch.get_rng_state().numpy().tobytes(),
-            lambda state: torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8)),
-        ),
-        _Setting("Python's random generator", random.getstate, random.setstate),
+        _Generator("PyTorch's random generator", torch.get_rng_state, torch.set_rng_state, lambda: torch.rand(1)),
+        _Generator("Python's random generator", random.getstate, random.setstate, random.random),
     ]
     if torch.cuda.is_initialized():
-        found.append(
-            _Setting(
-                "PyTorch's random generator on the GPU",
-                lambda: torch.cuda.get_rng_state().numpy().tobytes(),
-                lambda state: torch.cuda.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8)),
-            )
-        )
+        get, put = torch.cuda.get_rng_state, torch.cuda.set_rng_state
+        found.append(_Generator("the GPU's random generator", get, put, lambda: torch.rand(1, device="cuda")))
     # An operator that has not imported NumPy does not use its generator.
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        # A state holds an array, which has no single answer to whether it equals another.
-        found.append(
-            _Setting(
-                "NumPy's random generator",
-                lambda: repr((state := numpy.random.get_state())[2:]) + state[1].tobytes().hex(),
-            )
-        )
-    return tuple(found)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        source = numpy.random
+        found.append(_Generator("NumPy's random generator", source.get_state, source.set_state, source.random))
+    return found
+
+
+def _as_bytes(state: Any) -> bytes:
+    return state.numpy().tobytes() if isinstance(state, torch.Tensor) else pickle.dumps(state)
 
 
 @contextmanager
-def settings_kept(*, generators: bool = True, when: str = "") -> Iterator[None]:
+def generators_kept(when: str = "") -> Iterator[None]:
+    """A scope that must leave the random generators of the process as they are; puts them back.
+
+    Args:
+        when: what the scope does, for the message.
+
+    Raises:
+        Mismatch: it changes the state of one.
+    """
+    generators = _generators()
+    before = [(each, each.read()) for each in generators]
+    for each in generators:
+        # A seed that somebody has just set is not what the scope sets.
+        each.draw()
+    drawn = [_as_bytes(each.read()) for each in generators]
+    try:
+        yield
+        for each, state in zip(generators, drawn, strict=True):
+            if _as_bytes(each.read()) != state:
+                raise Mismatch(
+                    f"changes the state of {each.name}{when}, which other code draws from: take a seed as an argument"
+                )
+    finally:
+        for each, state in before:
+            each.write(state)
+
+
+@contextmanager
+def settings_kept(when: str = "") -> Iterator[None]:
     """A scope that must leave the settings of the process as they are; puts them back.
 
     Args:
-        generators: whether the states of random generators are among them.
         when: what the scope does, for the message.
 
     Raises:
         Mismatch: it changes one.
     """
-    settings, states = _settings(), _generators() if generators else ()
-    before = [(setting, setting.read()) for setting in (*settings, *states)]
-    yield
-    changed = [(setting, value, now) for setting, value in before if (now := setting.read()) != value]
-    _put_back([(setting, value) for setting, value, _ in changed])
+    before = [(setting, setting.read()) for setting in _settings()]
+    try:
+        yield
+    finally:
+        changed = [(setting, value, now) for setting, value in before if (now := setting.read()) != value]
+        _put_back([(setting, value) for setting, value, _ in changed])
     for setting, value, now in changed:
-        if setting in states:
-            raise Mismatch(f"advances {setting.name}{when}, which other code draws from: take a seed as an argument")
         raise Mismatch(
             f"changes {setting.name} from {value} to {now}{when} and leaves it so", expected=str(value), found=str(now)
         )

@@ -31,7 +31,7 @@ def check(case: Case) -> None:
     began = time.monotonic()
     smallest = case.table(empty=False)[:_SAMPLES]
     # These are mostly the first calls in this process: what an operator changes only once shows here.
-    with settings_kept(generators=not case.declaration.random):
+    with settings_kept():
         for ask, sample in itertools.product((_check_promise, check_value, _check_gradient), smallest):
             # The smallest sample is asked all, however slow the machine is.
             if sample is smallest[0] or time.monotonic() - began < _SECONDS:

@@ -10,7 +10,7 @@ Cannot prove: that a call does not depend on numbers or sizes of earlier calls t
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,32 +55,35 @@ def _address(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
+class _Outcome(NamedTuple):
+    """Copies of what a call gives."""
+
+    results: list[Tensor]
+    gradients: list[Tensor | None]
+
+
 def _check_new_values(call: Call) -> None:
-    """Writes other values to the memory of each argument in turn, and then to that of all."""
-    try:
-        olds, news = tensors_of(call.arguments), tensors_of(call.make(seed=1))
-    except ValueError:
-        return  # A sample with values of its own has no others.
-    in_other_tensors = call.leaves(required=False)
-    of_olds = _outcome(call, _same_memory(in_other_tensors))
-    _write(in_other_tensors, news)
-    _expect_new(call, _same_memory(in_other_tensors), news, of_olds, "its arguments")
+    """Writes other values to the memory of each argument in turn."""
+    for same_tensor in (True, False):
+        memory, values = call.leaves(required=False), tensors_of(call.arguments)
+        grads: list[Tensor] = []
 
-    arguments, values = call.leaves(required=False), list(olds)
-    grads: list[Tensor] = []
-    previous: Sequence[Tensor | None] = _outcome(call, arguments, grads)
-    for place, name in enumerate(call.tensor_names):
-        values[place] = news[place]
-        _write(arguments, values)
-        previous = _expect_new(call, arguments, values, previous, name, grads)
-    if grads:
-        _write(arguments, values)
-        for grad in grads:
-            grad.neg_()
-        _expect_new(call, arguments, values, previous, "an incoming gradient", grads)
+        def arguments(memory: Sequence[Any] = memory, same_tensor: bool = same_tensor) -> Sequence[Any]:
+            return memory if same_tensor else _in_other_tensors(memory)
+
+        previous = _outcome(call, arguments(), grads)
+        for place, (name, value) in enumerate(zip(call.tensor_names, tensors_of(call.make(seed=1)), strict=True)):
+            values[place] = value
+            _write(memory, values)
+            previous = _expect_new(call, arguments(), values, previous, name, grads)
+        if grads:
+            _write(memory, values)
+            for grad in grads:
+                grad.neg_()
+            _expect_new(call, arguments(), values, previous, "an incoming gradient", grads)
 
 
-def _same_memory(arguments: Sequence[Any]) -> tuple[Any, ...]:
+def _in_other_tensors(arguments: Sequence[Any]) -> tuple[Any, ...]:
     """Makes other tensors in the same memory, whose counters of versions begin anew."""
     return each_tensor(lambda tensor: tensor.data.requires_grad_(tensor.requires_grad), arguments)
 
@@ -91,45 +94,46 @@ def _write(arguments: Sequence[Any], values: Sequence[Tensor]) -> None:
             tensor.copy_(value)
 
 
-def _outcome(call: Call, arguments: Sequence[Any], grads: list[Tensor] | None = None) -> list[Tensor | None]:
-    """Runs forward and backward; returns copies of the results and gradients.
+def _outcome(call: Call, arguments: Sequence[Any], grads: list[Tensor] | None = None) -> _Outcome:
+    """Runs forward and backward.
 
     Args:
         call: the operator's.
         arguments: leaves.
-        grads: the incoming gradients; an empty list is filled.
+        grads: the incoming gradients; if they do not fit the results, others are put into the list.
     """
     results, differentiate = _forward(call, arguments, grads)
-    return [*results, *(None if each is None else each.clone() for each in differentiate())]
+    copies = [each.detach().clone() for each in results]
+    return _Outcome(copies, [None if each is None else each.clone() for each in differentiate()])
 
 
 def _forward(
     call: Call, arguments: Sequence[Any], grads: list[Tensor] | None = None
 ) -> tuple[list[Tensor], Callable[[], Sequence[Tensor | None]]]:
-    """Runs forward; returns copies of the results, and what runs backward."""
+    """Runs forward; returns the results, and what runs backward."""
     results = tree_leaves(call.function(*arguments))
     differentiated = with_gradients(results)
     incoming = [] if grads is None else grads
+    # The sizes of results may follow from values.
     if [each.shape for each in incoming] != [each.shape for each in differentiated]:
-        # The sizes of results may follow from values.
         incoming[:] = call.output_grads(differentiated)
 
     def differentiate() -> Sequence[Tensor | None]:
         if not differentiated:
-            return []
+            return ()
         return torch.autograd.grad(differentiated, leaves_of(arguments), incoming, allow_unused=True)
 
-    return [each.detach().clone() for each in results], differentiate
+    return results, differentiate
 
 
 def _expect_new(
     call: Call,
     arguments: Sequence[Any],
     values: Sequence[Tensor],
-    previous: Sequence[Tensor | None],
+    previous: _Outcome,
     name: str,
-    grads: Sequence[Tensor] = (),
-) -> Sequence[Tensor | None]:
+    grads: Sequence[Tensor],
+) -> _Outcome:
     """Compares a call in memory that held other values before with one in new memory.
 
     Args:
@@ -141,7 +145,7 @@ def _expect_new(
         grads: incoming gradients that the earlier call had too.
 
     Returns:
-        The results and gradients for these values; `previous` if the operator refuses them.
+        What the call gives for these values; `previous` if the operator refuses them.
     """
     own, refused = list(grads), None
     try:
@@ -158,7 +162,8 @@ def _expect_new(
         return previous
     if refused is not None:
         raise refused
-    for one, other, before in zip(found, expected, previous, strict=True):
+    parts = ([*each.results, *each.gradients] for each in (found, expected, previous))
+    for one, other, before in zip(*parts, strict=True):
         message = (
             f"returns what it computed for the old values of {name} in the same memory: it remembers results by address"
             if one is not None and before is not None and _is_equal(one, before)
@@ -166,18 +171,18 @@ def _expect_new(
             "values in new memory: it remembers something of that call"
         )
         _expect_close(call, one, other, message)
-    if all(map(_is_equal, found, previous)):
-        _expect_no_difference(call, fresh, expected, name)
+    if all(map(_is_equal, found.results, previous.results)):
+        _expect_no_difference(call, fresh, expected.results, name)
     return expected
 
 
-def _expect_no_difference(call: Call, arguments: Sequence[Any], found: Sequence[Tensor | None], name: str) -> None:
+def _expect_no_difference(call: Call, arguments: Sequence[Any], found: list[Tensor], name: str) -> None:
     """Asks the reference if new values make no difference, as the operator gave the same for both."""
     if call.declaration.random or call.declaration.mutates:
         return
     exact = tree_leaves(call.expected(each_tensor(Tensor.detach, arguments)))
     try:
-        call.expect_close(list(found[: len(exact)]), exact)
+        call.expect_close(found, exact)
     except Mismatch as error:
         # A call that ignores an argument is wrong for the old values too.
         if _is_right(call):
@@ -216,21 +221,18 @@ def _expect_close(call: Call, found: Tensor | None, expected: Tensor | None, mes
 
 
 def _check_call_between(call: Call, other: Call) -> None:
+    """Makes another call between forward and backward, and its backward afterwards."""
     alone = _outcome(call, call.leaves(required=False))
     arguments = call.leaves(required=False)
-    results = tree_leaves(call.function(*arguments))
     written = {id(tensor) for tensor in tensors_of(call.written(arguments))}
+    results, differentiate = _forward(call, arguments)
     kept = [each.detach().clone() for each in results]
-    differentiated = with_gradients(results)
-    grads = call.output_grads(differentiated)
     _, differentiate_other = _forward(other, other.leaves(required=False))
-    gradients: Sequence[Tensor | None] = ()
-    if differentiated:
-        gradients = torch.autograd.grad(differentiated, leaves_of(arguments), grads, allow_unused=True)
-    for name, one, expected in zip(call.leaf_names, gradients, alone[len(results) :], strict=False):
+    gradients = differentiate()
+    for one, expected in zip(gradients, alone.gradients, strict=True):
         message = (
-            f"the gradient of {name} is another if a second call comes between forward and backward: what the first "
-            "call saved is overwritten"
+            "a gradient is another if a second call comes between forward and backward: what the first call saved is "
+            "overwritten"
         )
         _expect_close(call, one, expected, message)
     kept_gradients = [None if each is None else each.clone() for each in gradients]
