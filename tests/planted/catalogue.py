@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from planted import elementwise, kinds, matrices, products, reduction
+from planted import calls, elementwise, kinds, matrices, products, reduction
 from planted.bug import Bug
 from torchgraft import Operator
 
-BUGS: tuple[Bug, ...] = (*elementwise.BUGS, *reduction.BUGS, *products.BUGS, *matrices.BUGS, *kinds.BUGS)
+BUGS: tuple[Bug, ...] = (*elementwise.BUGS, *reduction.BUGS, *products.BUGS, *matrices.BUGS, *kinds.BUGS, *calls.BUGS)
 CONTROLS: tuple[Operator, ...] = (
     elementwise.scale,
     reduction.row_sum,
@@ -14,6 +14,7 @@ CONTROLS: tuple[Operator, ...] = (
     matrices.matrix_product,
     matrices.left_alone,
     *kinds.CONTROLS,
+    *calls.CONTROLS,
 )
 
 

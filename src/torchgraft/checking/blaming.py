@@ -29,6 +29,8 @@ from torchgraft.operator.gradients import differentiate_reference
 _Kernel = Callable[..., Any]
 # After so many seconds no other part is tried.
 _SECONDS = 10.0
+# The cause of a failure that does not come again.
+CHANCE = "chance"
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def find_blame(call: Call, ask: Callable[[], None]) -> Blame:
         return Blame(f"the reference: it raises {what} in float64", f"reference: {what}")
     if _holds(ask):
         advice = "Look for memory that is never written, and for data races"
-        return Blame(f"what changes from call to call: repeated, the check passes. {advice}", "chance")
+        return Blame(f"what changes from call to call: repeated, the check passes. {advice}", CHANCE)
     # Arguments that are written to and random results cannot be computed once more beside the call.
     if operator.declaration.mutates or operator.declaration.random or operator.declaration.sizes_from_data:
         return Blame()
@@ -121,7 +123,7 @@ def _blame_strides(call: Call, ask: Callable[[], None]) -> Blame | None:
     if not _holds(ask, _replaced_kernel(call, by_plain_arguments)):
         return None
     if not any(seen):
-        return Blame("the kernel: it is right for copies of its arguments, and depends on where they lie", "memory")
+        return Blame("the kernel: with copies of its arguments the check passes", "memory")
     return Blame("the kernel: it is right only if its arguments are contiguous", "strides")
 
 

@@ -174,7 +174,7 @@ def _expect_no_shift(ours: Tensor, theirs: Tensor, named: str) -> None:
             else ": it is ignored in part"
         )
         raise Mismatch(
-            f"the next seed gives the same random numbers{how}{named}",
+            f"the next seed gives the same random numbers{named}{how}",
             found=f"correlation {by_lag.mean(0)[place].item():.3g}",
         )
 

@@ -23,7 +23,10 @@ from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.tensors.arguments import each_tensor, tensors_of
 from torchgraft.checking.tensors.gradients import leaves_of, with_gradients
 
-_WRITES = "the kernel writes to an argument or to an incoming gradient, whose memory can only be read"
+_WRITES = "writes to an argument, which lies in memory that can only be read"
+_WRITES_BACKWARD = (
+    "backward writes to an argument or to an incoming gradient, which lie in memory that can only be read"
+)
 
 
 def check(case: Case) -> None:
@@ -44,6 +47,7 @@ def _check_call(case: Case, call: Call) -> None:
         results = tree_leaves(call.function(*placed))
         if differentiated := with_gradients(results):
             output_grads = [_in_pages(each) for each in call.output_grads(differentiated)]
+            case.progress(f"sample {call.sample.name!r}\n{_WRITES_BACKWARD}")
             with _protected(output_grads):
                 torch.autograd.grad(differentiated, leaves_of(placed), output_grads, allow_unused=True)
     case.progress(f"sample {call.sample.name!r}")

@@ -167,8 +167,8 @@ def _expect_new(
         message = (
             f"returns what it computed for the old values of {name} in the same memory: it remembers results by address"
             if one is not None and before is not None and _is_equal(one, before)
-            else f"gives another result for new values of {name} in the memory of an earlier call than for the same "
-            "values in new memory: it remembers something of that call"
+            else "gives another result in memory that earlier calls used than for the same values in new memory: it "
+            "remembers something by address"
         )
         _expect_close(call, one, other, message)
     if all(map(_is_equal, found.results, previous.results)):
@@ -245,4 +245,4 @@ def _check_call_between(call: Call, other: Call) -> None:
     expect_equal(list(gradients), kept_gradients, what="the gradient of an earlier call", why=why)
 
 
-PROPERTY = Property(check)
+PROPERTY = Property(check, of_calls=True)
