@@ -33,9 +33,16 @@ def _declare(
 
 
 def _plant(
-    name: str, wrong: str, caught_by: str, kernel: Callable[..., Any], *, harms: bool = False, **declared: Any
+    name: str,
+    wrong: str,
+    caught_by: str,
+    kernel: Callable[..., Any],
+    *,
+    harms: bool = False,
+    by_chance: bool = False,
+    **declared: Any,
 ) -> None:
-    BUGS.append(Bug(_declare(name, kernel, **declared), wrong, caught_by, harms=harms))
+    BUGS.append(Bug(_declare(name, kernel, **declared), wrong, caught_by, harms=harms, by_chance=by_chance))
 
 
 # The square of each element: a gradient needs its input.
@@ -90,6 +97,7 @@ _plant(
     "remembers its results by the address of its input",
     "state",
     _by(Tensor.data_ptr),
+    by_chance=True,
     **_SQUARE,
 )
 _plant(
@@ -97,6 +105,7 @@ _plant(
     "remembers its results by the address and the version of its input, though memory is used again",
     "state",
     _by(lambda input: (input.data_ptr(), input._version)),
+    by_chance=True,
     **_SQUARE,
 )
 _plant(
