@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from planted import elementwise, kinds, matrices, products, reduction, sizes, values
+from planted import calls, elementwise, kinds, matrices, products, reduction, sizes, values
 from planted.bug import Bug
 from torchgraft import Operator
 
-BUGS: tuple[Bug, ...] = tuple(
-    bug for module in (elementwise, reduction, products, matrices, kinds, sizes, values) for bug in module.BUGS
-)
+_MODULES = (elementwise, reduction, products, matrices, kinds, sizes, values, calls)
+BUGS: tuple[Bug, ...] = tuple(bug for module in _MODULES for bug in module.BUGS)
 CONTROLS: tuple[Operator, ...] = (
     elementwise.scale,
     reduction.row_sum,
@@ -18,6 +17,7 @@ CONTROLS: tuple[Operator, ...] = (
     *kinds.CONTROLS,
     *values.CONTROLS,
     *sizes.CONTROLS,
+    *calls.CONTROLS,
 )
 
 

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torchgraft._private import pytorch
 from torchgraft.checking.call import Call
 from torchgraft.checking.helpers.promised_layout import layout_difference
-from torchgraft.checking.tensors.arguments import each_tensor
+from torchgraft.checking.tensors.arguments import each_tensor, tensors_of
 from torchgraft.checking.tensors.compare import Mismatch, expect_close
 from torchgraft.checking.tensors.dtypes import in_float64
 from torchgraft.kernels.names import Names
@@ -30,6 +30,8 @@ from torchgraft.operator.gradients import differentiate_reference
 _Kernel = Callable[..., Any]
 # After so many seconds no other part is tried.
 _SECONDS = 10.0
+# The cause of a failure that does not come again.
+CHANCE = "chance"
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def find_blame(call: Call, ask: Callable[[], None]) -> Blame:
         return Blame(f"the reference: it raises {what} in float64", f"reference: {what}")
     if _holds(ask):
         advice = "Look for memory that is never written, and for data races"
-        return Blame(f"what changes from call to call: repeated, the check passes. {advice}", "chance")
+        return Blame(f"what changes from call to call: repeated, the check passes. {advice}", CHANCE)
     # Arguments that are written to and random results cannot be computed once more beside the call.
     if operator.declaration.mutates or operator.declaration.random or operator.declaration.sizes_from_data:
         return Blame()
@@ -110,13 +112,19 @@ def _expect_right(call: Call, arguments: Sequence[Any], found: Any) -> None:
 
 
 def _blame_strides(call: Call, ask: Callable[[], None]) -> Blame | None:
-    """Blames the kernel if it is right for the same arguments in a plain layout alone."""
+    """Blames the kernel if it is right for copies of the same arguments in a plain layout alone."""
+    seen: list[bool] = []
 
     def by_plain_arguments(kernel: _Kernel, arguments: Sequence[Any]) -> Any:
-        return _laid_out(call, arguments, kernel(*each_tensor(_plain, arguments)))
+        copies = each_tensor(_plain, arguments)
+        pairs = zip(tensors_of(arguments), tensors_of(copies), strict=True)
+        seen.extend((one.stride(), one.storage_offset()) != (copy.stride(), 0) for one, copy in pairs)
+        return _laid_out(call, arguments, kernel(*copies))
 
     if not _holds(ask, _replaced_kernel(call, by_plain_arguments)):
         return None
+    if not any(seen):
+        return Blame("the kernel: with copies of its arguments the check passes", "memory")
     return Blame("the kernel: it is right only if its arguments are contiguous", "strides")
 
 

@@ -72,7 +72,8 @@ class Case:
         quick: whether a few samples are enough.
         only: the name of the one sample to look at; None: all.
         calls: how many random calls a property makes; None: a few.
-        progress: told what is about to be done, so that a crash can be laid to it.
+        progress: told what is about to be done, so that a crash can be laid to it. A second line says what it means if
+            the processor faults at an address then, where that is known.
         facts: what was measured on the way, by name.
         called: how many random calls were made so far.
         asked: the call that was looked at last, and what asks the same of it once more.

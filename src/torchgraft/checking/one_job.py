@@ -16,7 +16,7 @@ import torch
 from torchgraft import native
 from torchgraft._private import pytorch
 from torchgraft.checking.adopting.applicable import declined, why_not_asked
-from torchgraft.checking.blaming import find_blame
+from torchgraft.checking.blaming import CHANCE, find_blame
 from torchgraft.checking.case import Case, CheckFailed, failure_of
 from torchgraft.checking.jobs import RULED_OUT, Job
 from torchgraft.checking.kernels import claims_kernel, is_compiled_there
@@ -133,7 +133,7 @@ def run_here(
                 asked.check(case)
         return result("pass", facts=case.facts)
     except NotApplicable as reason:
-        return result("not applicable", reason=str(reason), called=0)
+        return result("not applicable", reason=str(reason), called=0, facts=case.facts)
     except CheckFailed as failed:
         if left_out := declined(job.operator, job.property_name, failed.__cause__):
             return result("not applicable", reason=left_out, called=0)
@@ -168,6 +168,8 @@ def _blamed(failure: Failure, job: Job, case: Case) -> Failure:
     with warnings.catch_warnings(), _precision(job):
         warnings.simplefilter("ignore")
         blame = find_blame(call, ask_again)
+    if blame.cause == CHANCE and asked.of_calls:
+        return failure
     return replace(failure, at_fault=blame.part, cause=blame.cause)
 
 

@@ -124,7 +124,8 @@ class _Worker:
             code = self.process.exitcode
             killed = code is not None and code < 0
             how = f"{signal.Signals(-code).name} ({signal.strsignal(-code)})" if killed else f"exit status {code}"
-            return self._died(f"{DIED}: {how}")
+            is_fault = killed and -code in (signal.SIGSEGV, signal.SIGBUS)
+            return self._died(f"{DIED}: {how}", is_fault=is_fault)
         if kind == "doing":
             self.doing = value
             return None
@@ -146,14 +147,15 @@ class _Worker:
             return self.failure
         return self._died(f"it did not finish within {_SECONDS_TO_END:.0f} seconds")
 
-    def _died(self, how: str) -> Result:
+    def _died(self, how: str, *, is_fault: bool = False) -> Result:
         assert self.job is not None
-        kind, _, which = self.doing.partition(" ")
+        doing, _, of_fault = self.doing.partition("\n")
+        kind, _, which = doing.partition(" ")
         sample, seed = which.strip("'") if kind == "sample" else "", int(which) if kind == "seed" else None
-        at = f", while at {self.doing}" if self.doing else ""
+        at = f", while at {doing}" if doing else ""
         self.output.seek(0)
         failure = Failure(
-            f"{how}{at}",
+            f"{of_fault}: {how}{at}" if is_fault and of_fault else f"{how}{at}",
             sample=sample,
             reproduce=self.job.reproduce(sample, seed),
             traceback=self.output.read().strip(),

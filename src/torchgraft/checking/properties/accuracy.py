@@ -3,7 +3,8 @@
 Proves: the error is the distance of the result from the reference in float64, over all samples that the first rival
 takes, in each dtype of 32 or 16 bits. It is at most 1.1 times the error of the rival in the same dtype, with tf32 off.
 The report gives both errors. Samples that permit tf32 are left out, and so are samples for which the rival's result is
-not finite.
+not finite. With or without a rival, if the error on small samples is more than four times that of rounding the exact
+result once, the report gives the quotient; that is no failure.
 
 Cannot prove: that no single element is worse: the error is a root mean square over all elements of all samples,
 relative to that of the result. Integer results are left out; `value` compares them bit for bit.
@@ -25,15 +26,18 @@ from torchgraft.checking.tensors.compare import expect
 from torchgraft.kernels.precision import equal_precision
 
 _MOST_TIMES_RIVAL = 1.1
+# The report gives the error in units of that of one rounding from here on.
+_NOTABLE = 4.0
 
 
 def check(case: Case) -> None:
     """See the module."""
     rival = next(iter(case.samples.rivals), None)
-    if rival is None:
-        raise NotApplicable("its samples name no rival")
     if case.declaration.random:
         raise NotApplicable("its results are random, and a rival draws other values")
+    if rival is None:
+        _note_roundings(case)
+        raise NotApplicable("its samples name no rival")
     ours, theirs, without_kernel = [], [], 0
 
     def compare(call: Call) -> None:
@@ -62,12 +66,31 @@ def check(case: Case) -> None:
     error, least = _root_mean_square(ours), _root_mean_square(theirs)
     case.facts["relative error"] = error
     case.facts[f"{rival}'s"] = least
+    _note_roundings(case)
     expect(
         error <= _MOST_TIMES_RIVAL * least,
         f"the error is more than {_MOST_TIMES_RIVAL} times that of {rival}",
         expected=f"at most {_MOST_TIMES_RIVAL * least:.3g}",
         found=f"{error:.3g}",
     )
+
+
+def _note_roundings(case: Case) -> None:
+    """Notes the error in units of that of one rounding, if it is large: as after sums in the dtype itself."""
+    errors, roundings = [], []
+
+    def note(call: Call) -> None:
+        expected = tree_leaves(call.expected())
+        found = tree_leaves(call.function(*call.arguments))
+        rounded = [exact.to(one.dtype) for one, exact in zip(found, expected, strict=True)]
+        if all(_in_double(each).isfinite().all() for each in (*found, *rounded)):
+            errors.append(_relative_error(found, expected))
+            roundings.append(_relative_error(rounded, expected))
+
+    with equal_precision():
+        case.each(note, [sample for sample in case.table(empty=False, small=True, count=8) if not sample.tf32])
+    if any(roundings) and (times := _root_mean_square(errors) / _root_mean_square(roundings)) > _NOTABLE:
+        case.facts["errors of one rounding"] = times
 
 
 def _relative_error(found: Any, expected: Any) -> float:

@@ -1,6 +1,7 @@
 """The layout of an incoming gradient does not change the gradients.
 
-Proves: incoming gradients that are expanded (as `sum()` sends them), transposed, sliced, offset or channels_last give
+Proves: incoming gradients that are expanded (as `sum()` sends them, and along each dimension alone, as `sum(dim)` sends
+them), transposed, sliced, offset or channels_last give
 the same gradients as contiguous ones with the same values. If there are several results, any of them may be unused: the
 gradients are those of the reference both if the formula gets None for such a result, as from autograd, and if it gets
 zeros, as from compilers.
@@ -30,6 +31,7 @@ def check(case: Case) -> None:
     """See the module."""
     case.each(_check_strides, case.table(small=True, empty=False, count=8))
     case.each(_check_expanded, case.table(small=True, empty=False, count=8))
+    case.each(_check_expanded_along, case.table(small=True, empty=False, count=8))
     case.each(_check_unused, case.table(small=True, empty=False, count=4))
 
 
@@ -66,6 +68,18 @@ def _check_expanded(call: Call) -> None:
     plain = [torch.ones_like(gradient) for gradient in _random_grads(call)]
     expanded = [gradient.new_ones(()).expand(gradient.shape) for gradient in plain]
     _expect_same(call, _gradients(call, expanded), _gradients(call, plain), "expanded from one element", coherent=True)
+
+
+def _check_expanded_along(call: Call) -> None:
+    """One dimension alone has a stride of zero: the values along the others differ."""
+    plain = _random_grads(call)
+    for place, gradient in enumerate(plain):
+        dims = [dim for dim, size in enumerate(gradient.shape) if size > 1]
+        for dim in dims if len(dims) > 1 else ():
+            expanded = gradient.narrow(dim, 0, 1).expand(gradient.shape)
+            expected = _gradients(call, replaced(plain, place, expanded.clone(memory_format=torch.contiguous_format)))
+            found = _gradients(call, replaced(plain, place, expanded))
+            _expect_same(call, found, expected, f"expanded along dimension {dim}", coherent=True)
 
 
 def _check_unused(call: Call) -> None:

@@ -2,12 +2,14 @@
 
 Proves: through the Operator and through torch.ops, arguments marked as in `Tensor(a!)` hold the values of the reference
 afterwards, their version counters advance, and autograd notices that a saved tensor has changed. If such an argument is
-part of a larger tensor, the rest of that tensor stays unchanged. One tensor given as two arguments gives what the
+part of a larger tensor, with gaps between its elements or between its rows alone, the rest of that tensor stays
+unchanged. One tensor given as two arguments gives what the
 reference gives for two equal tensors. An argument that needs a gradient is refused and stays unchanged.
 
 Cannot prove: what happens if two arguments overlap in part.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -56,29 +58,46 @@ def _expect_written(call: Call, arguments: Sequence[Any], results: Any, expected
     call.expect_close(found, tree_leaves(expected), what=f"what is written and returned {how}")
 
 
+# How much larger each outer dimension is than the part; where the part begins in the last dimension, how many elements
+# are behind it, and its step. A kernel may step over the gaps in one of these and not in another.
+_PARTS = {
+    "the middle of larger tensors, every other element": (2, 1, 2, 2),
+    "rows with a gap at their end": (0, 0, 3, 1),
+    "columns cut out of wider rows": (0, 2, 3, 1),
+}
+
+
 def _check_parts(call: Call) -> None:
-    """The middle of a larger tensor, with every other element of its last dimension."""
+    for how, part in _PARTS.items():
+        _check_part(call, how, *part)
+
+
+def _check_part(call: Call, how: str, outer: int, begin: int, behind: int, step: int) -> None:
+    """Gives parts of larger tensors to be written to, and looks at the rest of these tensors."""
     arguments = list(call.arguments)
-    around: list[tuple[Tensor, Tensor]] = []
+    around: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def inside(tensor: Tensor) -> Tensor:
-        sizes = [size + 2 for size in tensor.shape[:-1]] + [2 * size + 3 for size in tensor.shape[-1:]]
-        middle = [slice(1, 1 + size) for size in tensor.shape[:-1]]
-        middle += [slice(1, 1 + 2 * size, 2) for size in tensor.shape[-1:]]
-        larger = tensor.new_full(sizes, 1) if sizes else tensor.new_full((3,), 1)
-        part = larger[tuple(middle)] if sizes else larger[1]
+        *rows, columns = tensor.shape or (1,)
+        sizes = [*(size + outer for size in rows), begin + step * columns + behind]
+        middle = [slice(outer // 2, outer // 2 + size) for size in rows]
+        # Zeros and ones in turn: whatever is written there changes some of them.
+        larger = (torch.arange(math.prod(sizes), device=tensor.device) % 2).reshape(sizes).to(tensor.dtype)
+        part = larger[(*middle, slice(begin, begin + step * columns, step))]
+        part = part if tensor.shape else part[0]
         part.copy_(tensor)
-        around.append((larger, part))
+        around.append((larger, part, larger.clone()))
         return part
 
     for place, argument in enumerate(call.declaration.arguments):
         if argument.mutated:
             arguments[place] = each_tensor(inside, [arguments[place]])[0]
     results = call.operator.call(*arguments)
-    _expect_written(call, arguments, results, call.expected(), "into parts of larger tensors")
-    for larger, part in around:
-        part.fill_(1)
-        expect_equal(larger, torch.ones_like(larger), what="what lies around an argument that is written to")
+    _expect_written(call, arguments, results, call.expected(), f"into {how},")
+    for larger, part, before in around:
+        part.copy_(before.as_strided(part.shape, part.stride(), part.storage_offset()))
+        is_same = torch.equal(larger.view(torch.uint8), before.view(torch.uint8))
+        expect(is_same, f"writes to memory around an argument, given {how}")
 
 
 def _check_same_twice(call: Call) -> None:

@@ -1,15 +1,18 @@
 """Random results follow from the seed and have the distribution of the reference.
 
 Proves: the same arguments give the same bits. Another value of each argument that the declaration calls random gives
-other bits, unless the reference also gives the same for both values. Over many seeds the mean of every element and of
-its square are those of the reference, within six standard deviations, and no two elements of a result are fully
-correlated.
+other bits in each result, unless the reference also gives the same for both values; so does the value plus 2**32. Over
+many seeds the mean of every element of each result, and of its square, are those of the reference, within six standard
+deviations. No two elements are fully correlated, unless those of the reference are. The results of one seed are not
+those of the next seed, shifted by some elements. Two results depend on each other only as those of the reference do.
 
 Cannot prove: that the generator is random enough for a purpose.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +28,10 @@ _SEEDS = 200
 _DEVIATIONS = 6.0
 # So few elements may be alike by chance.
 _ELEMENTS = 8
+# Elements with at least this correlation always change together.
+_ALIKE = 1 - 1e-6
+# A correlation over seeds is no chance if it is more than so many deviations of its mean, and than this number.
+_FAR, _LEAST_CORRELATION = 8.0, 0.1
 
 
 def check(case: Case) -> None:
@@ -45,10 +52,6 @@ def _by_reference(call: Call) -> list[Tensor]:
     return [tensor.detach() for tensor in tensors_of([results])]
 
 
-def _are_equal(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    return all(torch.equal(one, other) for one, other in zip(ones, others, strict=True))
-
-
 def _with_another(call: Call, name: str, by: int) -> Call:
     place = next(place for place, argument in enumerate(call.declaration.arguments) if argument.name == name)
     arguments = call.declaration.with_defaults(call.sample.arguments)
@@ -62,19 +65,56 @@ def _check_seeds(call: Call) -> None:
     if sum(each.numel() for each in first) < _ELEMENTS:
         return
     for name in call.declaration.random:
-        another = _with_another(call, name, 1)
-        # Where all is dropped, as an example, no seed makes a difference.
-        if _are_equal(first, _results(another)) and not _are_equal(_by_reference(call), _by_reference(another)):
-            raise Mismatch(f"another {name} gives the same bits: it is ignored")
+        _expect_another(call, first, name, 1, f"another {name} gives the same bits: it is ignored")
+        why = f"{name} + 2**32 gives the same bits as {name}: only its low 32 bits are used"
+        _expect_another(call, first, name, 2**32, why)
+
+
+def _expect_another(call: Call, first: Sequence[Tensor], name: str, by: int, message: str) -> None:
+    """Raises a Mismatch if another value of an argument leaves a result as it is, and the reference's is another."""
+    another = _with_another(call, name, by)
+    try:
+        others = _results(another)
+    except ValueError:
+        return  # The operator refuses the value.
+    unchanged = [number for number, pair in enumerate(zip(first, others, strict=True)) if torch.equal(*pair)]
+    if not unchanged:
+        return
+    # Where all is dropped, as an example, no seed makes a difference.
+    ones, twos = _by_reference(call), _by_reference(another)
+    for number in unchanged:
+        if not torch.equal(ones[number], twos[number]):
+            raise Mismatch(f"{message}{_named(number, first)}")
+
+
+def _named(number: int, results: Sequence[Any]) -> str:
+    return "" if len(results) == 1 else f" (result {number + 1})"
 
 
 def _check_distribution(call: Call) -> None:
-    found, expected = [], []
-    for turn in range(_SEEDS):
-        seeded = _with_another(call, call.declaration.random[0], turn)
-        found.append(torch.cat([each.double().flatten() for each in _results(seeded)]))
-        expected.append(torch.cat([each.double().flatten() for each in _by_reference(seeded)]))
-    ours, theirs = torch.stack(found), torch.stack(expected)
+    seeded = [_with_another(call, call.declaration.random[0], turn) for turn in range(_SEEDS)]
+    # A row a seed, one table a result.
+    ours, theirs = (
+        [torch.stack(each) for each in zip(*([_flat(one) for one in by(call)] for call in seeded), strict=True)]
+        for by in (_results, _by_reference)
+    )
+    for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+        named = _named(number, ours)
+        _expect_moments(one, other, named)
+        _expect_no_shift(one, other, named)
+    for (first, (one, other)), (second, (beside, by_reference)) in itertools.combinations(
+        enumerate(zip(ours, theirs, strict=True)), 2
+    ):
+        if one.shape == beside.shape:
+            _expect_dependence(one, beside, other, by_reference, f"results {first + 1} and {second + 1}")
+    _expect_not_alike(torch.cat(ours, 1), torch.cat(theirs, 1))
+
+
+def _flat(result: Tensor) -> Tensor:
+    return (torch.view_as_real(result) if result.is_complex() else result).double().flatten()
+
+
+def _expect_moments(ours: Tensor, theirs: Tensor, named: str) -> None:
     for power, what in ((1, "mean"), (2, "mean square")):
         one, other = ours**power, theirs**power
         # The deviation of the difference, if both have the reference's distribution; constants may differ by a
@@ -84,17 +124,83 @@ def _check_distribution(call: Call) -> None:
         worst = (one.mean(0) - other.mean(0)).abs().max()
         expect(
             bool(worst <= allowed),
-            f"over {_SEEDS} seeds the {what} of an element differs from the reference's",
+            f"over {_SEEDS} seeds the {what} of an element differs from the reference's{named}",
             expected=f"at most {allowed.item():.3g} apart",
             found=f"{worst.item():.3g}",
         )
-    varying = ours[:, ours.var(0) > 0]
-    if varying.shape[1] > 1:
-        alike = torch.corrcoef((varying - varying.mean(0)).t()).fill_diagonal_(0).abs().max()
+
+
+def _expect_not_alike(ours: Tensor, theirs: Tensor) -> None:
+    varying = (ours.var(0) > 0) & (theirs.var(0) > 0)
+    if varying.sum() > 1:
+        alike, by_definition = (torch.corrcoef(each[:, varying].t()).fill_diagonal_(0).abs() for each in (ours, theirs))
+        # Elements that are dropped together, as an example, are alike by the definition.
+        worst = alike.where(by_definition < _ALIKE, 0).max()
         expect(
-            bool(alike < 1 - 1e-6),
+            bool(worst < _ALIKE),
             "two elements of a result always change together",
-            found=f"correlation {alike.item():.6f}",
+            found=f"correlation {worst.item():.6f}",
+        )
+
+
+def _standardized(table: Tensor) -> Tensor:
+    """Centers each column and divides it by its deviation; columns of constants become zeros."""
+    centered = table - table.mean(0)
+    # The mean of equal numbers may be another by a rounding.
+    is_constant = (table == table[0]).all(0)
+    return (centered / centered.square().mean(0).sqrt()).where(~is_constant, 0)
+
+
+def _is_far(differences: Tensor) -> Tensor:
+    """Whether means over seeds, one a column, are large, and too large for chance."""
+    mean = differences.mean(0)
+    return mean.abs() > torch.clamp(_FAR * differences.std(0) / len(differences) ** 0.5, min=_LEAST_CORRELATION)
+
+
+def _expect_no_shift(ours: Tensor, theirs: Tensor, named: str) -> None:
+    """Compares the result of each seed with that of the next, shifted by any number of elements."""
+    count = ours.shape[1]
+    if count < _ELEMENTS:
+        return
+    by_lag, by_definition = map(_correlations_by_lag, (ours, theirs))
+    wrong = _is_far(by_lag) & ~_is_far(by_definition)
+    if wrong.any():
+        # The transform begins with lag 0 and ends with -1.
+        place = int(by_lag.mean(0).abs().where(wrong, 0).argmax())
+        lag = place if place < count else place - by_lag.shape[1]
+        how = (
+            f", shifted by {abs(lag)}: mix the seed, and do not add it to a position"
+            if lag
+            else ": it is ignored in part"
+        )
+        raise Mismatch(
+            f"the next seed gives the same random numbers{named}{how}",
+            found=f"correlation {by_lag.mean(0)[place].item():.3g}",
+        )
+
+
+def _correlations_by_lag(table: Tensor) -> Tensor:
+    """Computes the correlation of each row with the next, by lag; 0 where too few elements overlap."""
+    values = _standardized(table)
+    count = values.shape[1]
+    # A transform of twice the length keeps the ends apart.
+    spectrum, varying = (torch.fft.rfft(each, 2 * count) for each in (values, (values != 0).any(0).double()))
+    overlap = torch.fft.irfft(varying.conj() * varying, 2 * count).round()
+    products = torch.fft.irfft(spectrum[:-1] * spectrum[1:].conj(), 2 * count)
+    return (products / overlap).where(overlap >= _ELEMENTS, 0)
+
+
+def _expect_dependence(ours: Tensor, ours_beside: Tensor, theirs: Tensor, theirs_beside: Tensor, named: str) -> None:
+    """Compares how two results depend on each other with how those of the reference do."""
+    found, expected = (
+        (_standardized(one) * _standardized(other)).mean(1, keepdim=True)
+        for one, other in ((ours, ours_beside), (theirs, theirs_beside))
+    )
+    if _is_far(found - expected).any():
+        raise Mismatch(
+            f"{named} depend on each other otherwise than those of the reference",
+            expected=f"correlation {expected.mean().item():.3g}",
+            found=f"{found.mean().item():.3g}",
         )
 
 

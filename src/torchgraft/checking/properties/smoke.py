@@ -2,7 +2,7 @@
 
 Proves: this takes a few seconds, before all other checks. There is a kernel. On the three smallest samples that are not
 empty, the results have the sizes, strides and dtypes that `output` or `shapes` promises, and the values and gradients
-of the reference.
+of the reference. These calls leave the settings of the process as they are.
 
 Cannot prove: anything about larger inputs or inputs of another kind. All other properties check those.
 """
@@ -14,6 +14,7 @@ from contextlib import suppress
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
 from torchgraft.checking.helpers.promised_layout import layout_difference
+from torchgraft.checking.helpers.settings import settings_kept
 from torchgraft.checking.properties.gradient import check_gradient
 from torchgraft.checking.properties.value import check_value
 from torchgraft.checking.property import Property
@@ -29,10 +30,14 @@ def check(case: Case) -> None:
     """See the module."""
     began = time.monotonic()
     smallest = case.table(empty=False)[:_SAMPLES]
-    for ask, sample in itertools.product((_check_promise, check_value, _check_gradient), smallest):
-        # The smallest sample is asked all, however slow the machine is.
-        if sample is smallest[0] or time.monotonic() - began < _SECONDS:
-            case.each(ask, [sample])
+    # These are mostly the first calls in this process: what an operator changes only once shows here.
+    with settings_kept():
+        for ask, sample in itertools.product((_check_promise, check_value, _check_gradient), smallest):
+            # The smallest sample is asked all, however slow the machine is.
+            if sample is smallest[0] or time.monotonic() - began < _SECONDS:
+                case.each(ask, [sample])
+        # What is changed once does not show in the same calls again.
+        case.asked = None
 
 
 def _check_promise(call: Call) -> None:

@@ -31,6 +31,10 @@ class Mismatch(Exception):  # noqa: N818  a finding, not an error of the program
         super().__init__(message)
         self.index, self.expected, self.found, self.tolerance = index, expected, found, tolerance
 
+    def explained(self, message: str) -> "Mismatch":
+        """Returns the same figures with a message that says why they differ."""
+        return Mismatch(message, index=self.index, expected=self.expected, found=self.found, tolerance=self.tolerance)
+
 
 def expect(condition: bool, message: str, *, expected: Any = None, found: Any = None) -> None:
     """Raises a Mismatch if a condition does not hold."""
