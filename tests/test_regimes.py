@@ -109,7 +109,7 @@ RIGHT = {
     "clamped": (
         lambda input: input.clamp(-1, 1),
         lambda input: input.clamp(-1, 1),
-        lambda grad, input: (grad * ((input > -1) & (input < 1)),),
+        lambda grad, input: (grad * ((input >= -1) & (input <= 1)),),
     ),
     "total": (lambda input: input.sum(-1), in_float(added_in_turn), None),
     "codes": (

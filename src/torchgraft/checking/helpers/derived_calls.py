@@ -44,7 +44,7 @@ def kinds_of(samples: Iterable[Sample], count: int) -> list[Sample]:
     Of a kind it is one with the fewest sizes that are one or equal to another, and then the smallest.
     """
     chosen: dict[str, Sample] = {}
-    for sample in sorted(samples, key=lambda sample: (_likeness(sample), sample.elements)):
+    for sample in sorted(samples, key=lambda sample: (_likeness(sample), _ones(sample), sample.elements)):
         chosen.setdefault(str([_kind(each) for each in sample.arguments]), sample)
     return list(chosen.values())[:count]
 
@@ -55,9 +55,14 @@ def _likeness(sample: Sample) -> int:
     return len(sizes) - len({*sizes} - {1} - _tied(sample))
 
 
+def _ones(sample: Sample) -> int:
+    """How many sizes are one, which can neither be exchanged nor shrink."""
+    return sum(size == 1 for each in sample.tensors for size in each.shape)
+
+
 def _tied(sample: Sample) -> set[float]:
     """The sizes that may belong to whole numbers that are given: one for each, up to the largest, or to their sum."""
-    given = [each for each in sample.tensors if _is_given(each)]
+    given = [each for each in sample.tensors if is_given(each)]
     return {size for each in given for size in (each.elements, max(each.values or ()), sum(each.values or ()))}
 
 
@@ -80,7 +85,7 @@ def resizable(call: Call, least: int = 2) -> dict[SizePlace, int]:
         least: the smallest size that counts.
     """
     tied, found = _tied(call.sample), sizes_of(call, numbers=True, least=least)
-    return {place: size for place, size in found.items() if size not in tied and not _is_given(_argument(call, place))}
+    return {place: size for place, size in found.items() if size not in tied and not is_given(_argument(call, place))}
 
 
 def may_shrink(call: Call) -> bool:
@@ -169,7 +174,7 @@ def _argument(call: Call, place: SizePlace) -> Any:
     return value if place.element is None else value[place.element]
 
 
-def _is_given(argument: Any) -> bool:
+def is_given(argument: Any) -> bool:
     """Whether an argument is a tensor of whole numbers that are given, and not drawn."""
     is_tensor = isinstance(argument, Drawn) and argument.dtype is not None
     return is_tensor and bool(argument.values) and _is_whole(argument.dtype)

@@ -15,6 +15,7 @@ _NAMES = (
     "layouts",
     "equal_sizes",
     "ranks",
+    "borders",
     "limits",
     "large",
     "value_regimes",

@@ -1,8 +1,8 @@
 """More than 2**31 elements are counted in 64 bits.
 
-Proves: inputs whose elements lie more than 2**31 elements apart are read at the right addresses, and so are three rows
-with a stride of 2**30 and more, which fits into 32 bits where the address of the third row does not. On CUDA, if memory
-allows, every part of a result with more than 2**31 elements is right.
+Proves: inputs whose elements lie more than 2**31 elements apart are read at the right addresses, and so are five rows
+with a stride of 2**30 and more: it fits into 32 bits, where the address of the third row does not with a sign, and that
+of the fifth not without one. On CUDA, if memory allows, every part of a result with more than 2**31 elements is right.
 
 Cannot prove: anything about an operator without its own kernels if PyTorch's kernels refuse such an input; on CPU,
 anything about tensors that really have so many elements, which would take minutes.
@@ -26,6 +26,8 @@ from torchgraft.sampling import Large, Sample
 
 # Linux knows it, and not every version of Python names it.
 _MAP_NORESERVE = 0x4000
+# The most elements of a first dimension that are spread over memory.
+_ROWS = 5
 # The stride of a first dimension, in words, and with how many elements in it the last of them lies beyond 2**31.
 _FAR = ((2**30 + 64, "2**30 + 64 elements", 3), (2**31 + 64, "2**31 elements", 2))
 
@@ -33,24 +35,26 @@ _FAR = ((2**30 + 64, "2**30 + 64 elements", 3), (2**31 + 64, "2**31 elements", 2
 def check(case: Case) -> None:
     """See the module."""
     small = case.table(small=True, empty=False)
-    samples = [sample for sample in small if any(each.shape[:1] in ((2,), (3,)) for each in sample.tensors)][:2]
-    # Where these have no three rows, another one has them, or takes them.
-    if not any(each.shape[:1] == (3,) for sample in samples for each in sample.tensors):
-        samples += [sample for sample in map(_with_three_rows, map(case.call, small)) if sample is not None][:1]
+    samples = [
+        sample for sample in small if any(each.shape and 2 <= each.shape[0] <= _ROWS for each in sample.tensors)
+    ][:2]
+    # Where these have no five rows, another one has them, or takes them.
+    if not any(each.shape[:1] == (_ROWS,) for sample in samples for each in sample.tensors):
+        samples += [sample for sample in map(_with_all_rows, map(case.call, small)) if sample is not None][:1]
     if not samples and not case.samples.large:
-        raise NotApplicable("no sample has a first dimension of 2 or 3, and there is no large one")
+        raise NotApplicable(f"no sample has a first dimension of 2 to {_ROWS}, and there is no large one")
     case.each(_check_far_apart, samples)
     if case.device.type == "cuda" and not case.quick:
         for large in case.samples.large:
             _check_many(case, large)
 
 
-def _with_three_rows(call: Call) -> Sample | None:
-    """The sample with a first dimension of three in a tensor, and wherever else that size was, if that is taken."""
+def _with_all_rows(call: Call) -> Sample | None:
+    """The sample with a first dimension of five in a tensor, and wherever else that size was, if that is taken."""
     sizes = resizable(call)
     for place, size in sizes.items():
-        if place.dim == 0 and (size <= 3 or may_shrink(call)):
-            other = with_sizes(call, dict.fromkeys((each for each in sizes if sizes[each] == size), 3))
+        if place.dim == 0 and (size <= _ROWS or may_shrink(call)):
+            other = with_sizes(call, dict.fromkeys((each for each in sizes if sizes[each] == size), _ROWS))
             if is_taken_on_cpu(other):
                 return other.sample
     return None
@@ -60,7 +64,7 @@ def _check_far_apart(call: Call) -> None:
     expected = call.expected()
     for name, tensor, with_other in call.tensors_in_turn():
         for stride, words, least in _FAR:
-            if not tensor.dim() or not least <= tensor.shape[0] <= 3:
+            if not tensor.dim() or not least <= tensor.shape[0] <= _ROWS:
                 continue
             try:
                 found = call.function(*with_other(_far_apart(tensor, stride)))

@@ -12,7 +12,7 @@ are invalid or huge.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -23,7 +23,9 @@ from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.derived_calls import Derived, ask, derived
 from torchgraft.checking.helpers.regimes import each_telling
+from torchgraft.checking.properties.gradient import check_gradient
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.tensors.arguments import each_tensor, replaced
@@ -79,8 +81,18 @@ def _check_call(case: Case, call: Call) -> None:
         case.progress(f"{changed.what} of sample {call.sample.name!r}")
         found = _check_change(case, call, changed, first, counts=changed.names in counted)
         if found is not None and not _are_equal(found, first):
+            if changed.names not in counted and call.leaf_names:
+                ask(case, [_as_derived(call, changed)], (check_gradient,), "")
             counted.add(changed.names)
     call.expect_close(call.function(*call.arguments), expected, what="the result, after calls with other numbers,")
+
+
+def _as_derived(call: Call, changed: _Changed) -> Derived:
+    """The call of a sample that has the changed numbers."""
+    drawn = [*call.sample.arguments, *changed.arguments[len(call.sample.arguments) :]]
+    pairs = zip(drawn, changed.arguments, call.arguments, strict=True)
+    arguments = tuple(one if _is_alike(new, old) else new for one, new, old in pairs)
+    return derived(call, replace(call, sample=replace(call.sample, arguments=arguments)), changed.what)
 
 
 def _check_change(case: Case, call: Call, changed: _Changed, first: Any, *, counts: bool) -> Any:
