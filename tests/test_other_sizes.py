@@ -1,5 +1,6 @@
 """Calls in sizes and ranks that no sample has, and packed batches: what is asked, and what counts as an answer."""
 
+import functools
 import itertools
 import time
 from collections.abc import Callable
@@ -51,10 +52,82 @@ def _raises(error: Exception) -> Any:
     return kernel
 
 
+_PACKED = (Drawn((6, 2)), Drawn((3,), dtype=torch.int64, values=(0.0, 3.0, 6.0)))
+
+
+def _sums_by_sequence(input: torch.Tensor, borders: torch.Tensor) -> torch.Tensor:
+    return torch.cat([part.cumsum(0) for part in input.split(borders.diff().tolist())])
+
+
+def _ask_borders(
+    kernel: Callable[..., Any], call: tuple[Any, ...] = _PACKED, reference: Any = _sums_by_sequence
+) -> Any:
+    return _ask(
+        "borders",
+        kernel,
+        call,
+        signature="(Tensor input, Tensor cu_seqlens) -> Tensor",
+        reference=reference,
+        output=lambda input, cu_seqlens: input.new_empty(input.shape),
+        dtypes={"input": _DTYPES, "cu_seqlens": (torch.int64,)},
+    )
+
+
+class TestBorders:
+    def test_of_one_sample_all_that_matter_are_asked(self):
+        asked = set()
+
+        def noting(input, borders):
+            asked.add(tuple(borders.tolist()))
+            return _sums_by_sequence(input, borders)
+
+        assert _ask_borders(noting).status == "pass"
+        assert {(0, 6), (0, 0, 6), (0, 6, 6), (0, 1, 6), (0, 5, 6), (0, 1, 2, 3, 4, 5, 6)} <= asked
+
+    @pytest.mark.parametrize("wrong", [(0, 0, 6), (0, 5, 6)])
+    def test_a_wrong_result_names_them(self, wrong):
+        def kernel(input, borders):
+            return _sums_by_sequence(input, borders) + (tuple(borders.tolist()) == wrong)
+
+        result = _ask_borders(kernel)
+        assert result.failure.message.startswith(f"with cu_seqlens {list(wrong)}: the result is wrong")
+
+    def test_an_index_that_does_not_end_at_a_size_says_nothing_of_borders(self):
+        call = (Drawn((6, 2)), Drawn((3,), dtype=torch.int64, values=(0.0, 3.0, 5.0)))
+        copy = lambda input, index: input.clone()  # noqa: E731
+        assert _ask_borders(copy, call, copy).status == "not applicable"
+
+
+class TestLarge:
+    def test_an_offset_that_wraps_in_32_bits_without_a_sign_is_seen(self):
+        def kernel(input):
+            rows = [row * input.stride(0) % 2**32 for row in range(input.shape[0])]
+            return torch.stack([input.as_strided(input.shape[1:], input.stride()[1:], row) for row in rows]).square()
+
+        result = _ask("large", kernel, (Drawn((5, 2)),))
+        assert "2**30 + 64 elements from one to the next" in result.failure.message
+
+
 class TestLimits:
     def test_each_size_grows_beyond_what_blocks_and_grids_hold(self):
         asked = _shapes_asked("limits", torch.square, (Drawn((2, 3)),))
         assert {(2, 1030), (2, 4099), (2, 70001), (1030, 3), (4099, 3), (70001, 3)} <= asked
+
+    def test_a_sum_that_is_kept_in_halves_shows_in_long_rows(self):
+        def in_halves(input):
+            return functools.reduce(torch.add, input.square().unbind(-1))
+
+        operator = Operator(
+            f"other_sizes::ask_{next(_numbers)}(Tensor input) -> Tensor",
+            reference=lambda input: input.double().square().sum(-1).to(input.dtype),
+            dtypes=(torch.float16,),
+            kernels={"cpu": (torch.float16,)},
+            gradient=None,
+        )
+        operator.kernel("cpu")(in_halves)
+        samples = Samples([Sample("two rows", (Drawn((2, 7)),))], summed=lambda input: max(input.shape[-1], 1))
+        (result,) = check(operator, samples, device="cpu", properties=["limits"], quick=True).results
+        assert result.failure.message.startswith("with size ")
 
     def test_equal_sizes_that_belong_together_grow_together(self):
         asked = _shapes_asked(

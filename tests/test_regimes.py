@@ -165,6 +165,7 @@ CAUSES = {
     "rounds_a_number": "rounds slope to float32",
     "swaps_numbers": "the result of slope=0.1 is wrong",
     "ignores_a_number": "ignores slope: ",
+    "has_a_gradient_for_one_number": "with slope=0.1: the gradient of input is wrong",
     "keeps_a_number": "keeps something from an earlier call with the same sizes",
     "ignores_a_flag": "ignores negative, or keeps something",
     "mistakes_the_sign_of_an_integer": "takes by=-2 for the number before",

@@ -40,11 +40,16 @@ def _sampled(*arguments, draw=None, summed=1):
     return Samples(table, drawn, summed=lambda *_: summed)
 
 
-def _right(schema, kernel, properties, sampled, not_applicable=(), **declared):
-    """Declares an operator with a kernel in Python, and its samples."""
+def _declare(schema, kernel, **declared):
     operator = Operator(f"right::{schema}", **declared)
     if kernel is not None:
         operator.kernel("cpu")(kernel)
+    return operator
+
+
+def _right(schema, kernel, properties, sampled, not_applicable=(), **declared):
+    """Declares an operator with a kernel in Python, and its samples."""
+    operator = _declare(schema, kernel, **declared)
     samples[operator.name] = sampled
     return Right(operator, tuple(properties.split()), tuple(not_applicable))
 
@@ -420,3 +425,49 @@ def test_a_list_is_batched_as_a_list():
 def test_a_tensor_without_values_is_refused_where_sizes_depend_on_them():
     with pytest.raises(ValueError, match="positive: input is on meta and holds no values, but the sizes"):
         positive.operator(torch.empty(3, device="meta"))
+
+
+def test_gradients_that_nobody_needs_are_right_and_counted():
+    both = _declare(
+        "both(Tensor left, Tensor right) -> Tensor",
+        lambda left, right: left * right,
+        gradient=lambda needs_grad, grads, saved, left, right: (grads[0] * right, grads[0] * left),
+        reference=lambda left, right: left * right,
+    )
+    samples = Samples([Sample("two rows", (Drawn((2, 3)), Drawn((2, 3))))])
+    (result,) = check(both, samples, properties=["gradient_subsets"], device="cpu").results
+    assert result.status == "pass"
+    assert result.facts["gradients that are computed and not needed"] == 2
+
+
+def test_an_error_of_a_kernel_in_python_names_the_operator():
+    def of_a_vector(input):
+        if input.dim() != 1:
+            raise ValueError("input must have one dimension")
+        return input.square()
+
+    vector = _declare("of_a_vector(Tensor input) -> Tensor", of_a_vector, reference=of_a_vector)
+    with pytest.raises(ValueError, match=r"^of_a_vector: input must have one dimension$"):
+        vector(torch.ones(2, 2))
+
+
+def test_offsets_that_span_the_rows_are_refused_otherwise():
+    def sums(rows, offsets):
+        return torch.stack([part.sum(0) for part in rows.split(offsets.diff().tolist())])
+
+    def checked(rows, offsets):
+        if int(offsets[0]) != 0 or int(offsets[-1]) != len(rows) or bool((offsets.diff() < 0).any()):
+            raise ValueError("offsets must rise from 0 to the number of rows")
+        return sums(rows, offsets)
+
+    spanning = _declare(
+        "spanning(Tensor rows, Tensor offsets) -> Tensor",
+        checked,
+        reference=lambda rows, offsets: torch.nn.functional.pad(rows, (0, 0, 1, 0)).cumsum(0)[offsets].diff(dim=0),
+        output=lambda rows, offsets: rows.new_empty(offsets.shape[0] - 1, rows.shape[1]),
+        dtypes={"rows": (torch.float64, torch.float32), "offsets": (torch.int64,)},
+    )
+    offsets = Drawn((3,), dtype=torch.int64, values=(0.0, 2.0, 5.0))
+    samples = Samples([Sample("two", (Drawn((5, 2)), offsets))], summed=lambda rows, offsets: len(rows) + 1)
+    report = check(spanning, samples, properties=["layouts", "borders", "compile"], device="cpu", quick=True)
+    assert report.passed, str(report)

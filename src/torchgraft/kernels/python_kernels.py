@@ -105,11 +105,21 @@ class PythonKernels:
         # Autocast has cast what the declaration says, and would cast all else that the kernel is made of.
         direct = pytorch.triton_called_directly() if is_wrapped else nullcontext()
         with direct, no_autocast(arguments), pytorch.below_no_mode(), private_triton.launching(launches):
-            results = self.kernels[name](*arguments)
+            try:
+                results = self.kernels[name](*arguments)
+            except (ValueError, TypeError) as error:
+                _name_operator(error, self.declaration.name)
+                raise
         references = sys.getrefcount(results)
         self.served += forced is not None and not launches.left_out
         expect_own_memory(self.declaration.name, f"the kernel {name!r}", results, arguments, of_kernel=True)
         return unkept(results, references)
+
+
+def _name_operator(error: Exception, name: str) -> None:
+    """Puts the name of the operator in front of a kernel's error, as those of compiled kernels have it."""
+    if len(error.args) == 1 and isinstance(error.args[0], str) and name not in error.args[0]:
+        error.args = (f"{name}: {error.args[0]}",)
 
 
 _registered: dict[tuple[str, str], PythonKernels] = {}

@@ -88,12 +88,6 @@ _plant(
     ),
 )
 _plant(
-    "computes_all_gradients",
-    "the formula computes gradients that nobody asked for",
-    "gradient_subsets",
-    lambda needs, grad, left, right: (multiply(grad, right), multiply(grad, left)),
-)
-_plant(
     "contiguous_gradients_only",
     "reads an incoming gradient as if it were contiguous",
     "incoming_gradients",

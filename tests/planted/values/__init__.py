@@ -266,3 +266,20 @@ CONTROLS.append(
         gradient=lambda needs_grad, grads, saved, input, slope, shift: (grads[0] * slope,),
     )
 )
+
+
+def _gradient_for_one(needs_grad: Any, grads: Any, saved: Any, input: Tensor, slope: float, shift: float) -> Any:
+    # The slope of the samples.
+    return (grads[0] * 2.0,)
+
+
+_plant(
+    "has_a_gradient_for_one_number",
+    "has the gradient for the number of its samples alone",
+    "numbers",
+    _NUMBERS,
+    _line,
+    lambda input, slope, shift: input * slope + shift,
+    Samples(_LINES.table),
+    gradient=_gradient_for_one,
+)

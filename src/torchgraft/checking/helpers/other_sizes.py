@@ -70,10 +70,10 @@ def in_other_sizes(call: Call, *, numbers: bool, apart: bool = False) -> list[Ca
         for factor, more in ((1, 1), (2, 0)):
             changed = {place: factor * sizes[place] + more for place in group}
             other = with_sizes(call, changed)
-            if is_taken(other):
+            if is_taken(other) and not _is_refused_for_its_values(other):
                 found.append(other)
         together = with_sizes(all_doubled, changed)
-        if is_taken(together):
+        if is_taken(together) and not _is_refused_for_its_values(together):
             all_doubled = together
     return found if all_doubled is call else [*found, all_doubled]
 
@@ -107,6 +107,17 @@ def is_taken(call: Call) -> bool:
         return False
     # The new values of arguments that the operator writes to come before its results.
     return _shapes(results)[len(call.written(arguments)) :] == _shapes(outputs)
+
+
+def _is_refused_for_its_values(call: Call) -> bool:
+    """Whether the operator refuses whole numbers that do not fit the sizes, as offsets that end elsewhere."""
+    if call.device.type != "cpu" or all(each.dtype is None for each in call.sample.tensors):
+        return False
+    try:
+        call.function(*call.arguments)
+    except Exception as error:
+        return call.operator.name in str(error)
+    return False
 
 
 def _shapes(results: object) -> Sequence[tuple[int, ...]]:

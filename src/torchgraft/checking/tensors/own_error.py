@@ -249,4 +249,5 @@ def _eps(dtype: torch.dtype) -> float:
 
 def _real(tensor: Tensor) -> Tensor:
     """A tensor in float64, complex numbers as pairs."""
-    return torch.view_as_real(tensor.to(torch.complex128)) if tensor.is_complex() else tensor.double()
+    is_complex = tensor.is_complex()
+    return torch.view_as_real(tensor.to(torch.complex128).resolve_conj()) if is_complex else tensor.double()
