@@ -34,7 +34,7 @@ def read_rows(text: str) -> dict[str, tuple[str, str, str]]:
     return {found["wrong"]: (found["wrong"], found["caught_by"], found["opcheck"]) for found in _ROW.finditer(text)}
 
 
-def write(rows: list[tuple[str, str, str]], device: str) -> str:
+def write(rows: list[tuple[str, str, str]], device: str, environment: str) -> str:
     """The page."""
     caught = sum(caught_by != "nothing" for _, caught_by, _ in rows)
     by_opcheck = sum(opcheck in ("yes", "dies") for _, _, opcheck in rows)
@@ -50,7 +50,7 @@ def write(rows: list[tuple[str, str, str]], device: str) -> str:
         "| --- | --- | --- |",
         *(f"| {wrong} | `{caught_by}` | {opcheck} |" for wrong, caught_by, opcheck in rows),
         "",
-        str(describe_environment(device)),
+        environment,
     ]
     return "\n".join(lines) + "\n"
 
@@ -65,13 +65,15 @@ def main() -> int:
     kernels.load()
     if options.build:
         return 0
+    # Before bugs change it.
+    environment = str(describe_environment(options.device))
     rows = []
     for bug in bugs_of(options.device):
         finding = find(bug, options.device)
         rows.append(row(bug, finding))
         print("  ".join((*rows[-1], finding.result.reason)), flush=True)
     path = RESULTS / (options.chip or options.device) / "planted.md"
-    path.write_text(write(rows, options.device))
+    path.write_text(write(rows, options.device, environment))
     return int(any(caught_by == "nothing" for _, caught_by, _ in rows))
 
 
