@@ -9,9 +9,10 @@ from typing import Any, Literal
 import torch
 
 from torchgraft.checking.adopting.adopted import words_of
+from torchgraft.checking.kernel_code import UnreachedLines, unreached_lines
 from torchgraft.checking.kernels import expect_kernels, listed_kernels
 from torchgraft.checking.properties import PROPERTIES
-from torchgraft.checking.result import ALL_DTYPES, EMULATED, NVCC, Failure, Result
+from torchgraft.checking.result import ALL_DTYPES, DIED, EMULATED, NVCC, Failure, Result
 from torchgraft.checking.subject import Subject, target_of
 from torchgraft.operator import Operator
 from torchgraft.sampling import Samples
@@ -224,6 +225,31 @@ def find_unreached(jobs: Sequence[Job], results: Sequence[Result]) -> list[Resul
             Result("reached", job.name, job.device, dtypes, "fail", 0.0, failure=failure, kernel=job.kernel)
         )
     return unreached
+
+
+def find_unreached_lines(jobs: Sequence[Job], results: Sequence[Result]) -> tuple[UnreachedLines, ...]:
+    """Finds the lines of kernels in Python that no job has run.
+
+    Args:
+        jobs: of all properties that an operator is asked.
+        results: a result a job.
+
+    Returns:
+        The lines, of each kernel; nothing of an operator whose lines could not be watched: a process that died has not
+        told which of them it ran.
+    """
+    places: dict[tuple[str, str], list[tuple[Job, Result]]] = {}
+    for job, result in zip(jobs, results, strict=True):
+        if not job.place and not job.under:
+            kind = torch.device(job.device).type
+            places.setdefault((job.operator.qualified_name, kind), []).append((job, result))
+    found: list[UnreachedLines] = []
+    for (_, kind), asked in places.items():
+        told = [result.lines for _, result in asked]
+        if None in told or any(result.failure and result.failure.message.startswith(DIED) for _, result in asked):
+            continue
+        found += unreached_lines([asked[0][0].operator], [kind], (line for lines in told for line in lines or ()))
+    return tuple(found)
 
 
 OnStart = Callable[[Job], None]

@@ -18,7 +18,7 @@ from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.tensors.arguments import tensors_of
 from torchgraft.checking.tensors.compare import expect_same
-from torchgraft.checking.tensors.gradients import leaves_of, with_gradients
+from torchgraft.checking.tensors.gradients import differentiate, leaves_of, with_gradients
 from torchgraft.checking.tensors.strides import significant_strides
 from torchgraft.sampling import Sample
 
@@ -43,7 +43,7 @@ def _check_strides(call: Call) -> None:
     results = with_gradients(tree_leaves(call.function(*arguments)))
     plain = call.output_grads(results)
     output_grads = [torch.empty_like(result).copy_(each) for result, each in zip(results, plain, strict=True)]
-    gradients = torch.autograd.grad(results, leaves_of(arguments), output_grads, allow_unused=True)
+    gradients = differentiate(results, leaves_of(arguments), output_grads)
     for tensor, gradient in zip(leaves_of(arguments), gradients, strict=True):
         if gradient is None:
             continue
