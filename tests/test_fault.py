@@ -1,9 +1,12 @@
 """Whose fault a failure is: the words of causes that are known, the place in the source, and reports for machines."""
 
+import ctypes
 import itertools
 import json
 import re
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -16,6 +19,7 @@ from torchgraft import Operator
 from torchgraft.checking import check, kernel_code
 from torchgraft.checking.call import Call
 from torchgraft.checking.causes import find_cause
+from torchgraft.checking.jobs import make_jobs
 from torchgraft.checking.kernel_code import LineRecorder, lines_of
 from torchgraft.checking.kernel_place import place_of_kernel
 from torchgraft.checking.report.check_report import FORMAT, CheckReport, describe, group_alike
@@ -24,14 +28,17 @@ from torchgraft.checking.report.sarif import as_sarif
 from torchgraft.checking.result import (
     CHANGED_GLOBAL,
     DATA_RACE,
+    EMULATED,
     INCOMING_CHANGED,
     KINDS,
+    OUT_OF_BOUNDS,
     STALE_CACHE,
     UNDECLARED_SIZE,
     UNWRITTEN_MEMORY,
     Failure,
     Result,
 )
+from torchgraft.checking.subject import subject_of
 from torchgraft.cli import app
 from torchgraft.kernels import python_kernels
 from torchgraft.sampling import Drawn, Sample, Samples
@@ -102,6 +109,21 @@ def _adds_to_unwritten(input):
     return torch.empty_like(input).add_(2 * input)
 
 
+def _reads_past_its_input(input):
+    # What lies behind the last element is the neighbour of a tensor in an arena.
+    behind = (ctypes.c_byte * 4).from_address(input.data_ptr() + input.numel() * input.element_size())
+    return 2 * input if any(each == 0 for each in behind) else 2 * input + behind[0]
+
+
+_buffer = torch.zeros(100, dtype=torch.float64)
+
+
+def _shares_a_buffer(input):
+    _buffer[: input.numel()] = 2 * input.reshape(-1)
+    time.sleep(0.0005)
+    return _buffer[: input.numel()].clone().reshape(input.shape).to(input.dtype)
+
+
 def _changes_default_dtype(input):
     torch.set_default_dtype(torch.float32 if torch.get_default_dtype() == torch.float64 else torch.float64)
     return 2 * input + 1
@@ -128,6 +150,8 @@ CAUSES = [
     (_declare("draws", _draws), CHANGED_GLOBAL, "or draws random numbers"),
     (_declare("leaves_one", _leaves_one), UNWRITTEN_MEMORY, "memory that is never written"),
     (_declare("adds_to_unwritten", _adds_to_unwritten), UNWRITTEN_MEMORY, "memory that is never written"),
+    (_declare("reads_past_its_input", _reads_past_its_input), OUT_OF_BOUNDS, "a read out of bounds"),
+    (_declare("shares_a_buffer", _shares_a_buffer), CHANGED_GLOBAL, "such as a buffer. Its kernel in Python uses the"),
     (_declare("changes_default_dtype", _changes_default_dtype), CHANGED_GLOBAL, "the default dtype"),
     (_declare("changes_threads", _changes_threads), CHANGED_GLOBAL, "the number of threads of the whole process, to 1"),
     (_declare("races", _races), DATA_RACE, "a missing barrier"),
@@ -187,7 +211,7 @@ def ask(operator, *properties):
 
 @pytest.mark.parametrize(("operator", "kind", "words"), CAUSES, ids=lambda value: getattr(value, "name", ""))
 def test_a_cause_that_is_known_is_named_first(operator, kind, words):
-    report = ask(operator, "smoke", "value", "layouts", "inputs_and_outputs", "fake")
+    report = ask(operator, "smoke", "value", "layouts", "inputs_and_outputs", "memory_bounds", "thread_safety", "fake")
     assert report.failures
     named = [each.failure for each in report.failures if each.failure.kind]
     assert {each.kind for each in named} == {kind}, report
@@ -197,6 +221,7 @@ def test_a_cause_that_is_known_is_named_first(operator, kind, words):
             STALE_CACHE: "a stale cache: ",
             CHANGED_GLOBAL: "a changed global: ",
             UNWRITTEN_MEMORY: "memory that is never written: ",
+            OUT_OF_BOUNDS: "a read out of bounds: ",
             DATA_RACE: "a data race",
             UNDECLARED_SIZE: "an undeclared size that depends on data: ",
         }[kind]
@@ -278,6 +303,15 @@ def test_the_place_of_a_kernel_in_python_is_its_function():
     failure = report.failures[0].failure
     assert (failure.file, failure.line) == (str(HERE), _wrong_value.__code__.co_firstlineno)
     assert f"\n  source    {HERE}:{failure.line}\n" in str(report)
+
+
+def test_a_process_that_died_and_a_sanitizer_name_the_place_too():
+    (job,) = make_jobs([subject_of(only_wrong)], devices=["cpu"], properties=["value"], dtypes=[torch.float32])
+    for each in (job, replace(job, under="address sanitizer")):
+        died = each.result("fail", 0.0, failure=Failure("the process died: SIGSEGV"))
+        assert died.failure.place == f"{HERE}:{_wrong_value.__code__.co_firstlineno}"
+    emulated = replace(job, place=EMULATED).result("fail", 0.0, failure=Failure("a race"))
+    assert emulated.failure.place == ""
 
 
 def right_line():

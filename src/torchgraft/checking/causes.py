@@ -6,8 +6,9 @@ only wrong is the same wrong in every one of these comparisons.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,7 +18,14 @@ from torch.utils._pytree import tree_leaves
 from torchgraft.checking.call import Call
 from torchgraft.checking.helpers.guarded_call import served_call
 from torchgraft.checking.kernel_code import functions_of, shared_state
-from torchgraft.checking.result import CHANGED_GLOBAL, DATA_RACE, STALE_CACHE, UNDECLARED_SIZE, UNWRITTEN_MEMORY
+from torchgraft.checking.result import (
+    CHANGED_GLOBAL,
+    DATA_RACE,
+    OUT_OF_BOUNDS,
+    STALE_CACHE,
+    UNDECLARED_SIZE,
+    UNWRITTEN_MEMORY,
+)
 from torchgraft.checking.tensors.arguments import tensors_of
 from torchgraft.checking.tensors.compare import Mismatch, expect_equal
 from torchgraft.checking.tensors.dtypes import in_float64
@@ -57,7 +65,15 @@ def find_cause(call: Call, seconds: float) -> Cause | None:
     if call.sample.elements > _MOST_ELEMENTS:
         return None
     began = time.monotonic()
-    for find in (_undeclared_size, _changed_setting, _unwritten_memory, _data_race, _carried_state, _stale_cache):
+    for find in (
+        _undeclared_size,
+        _changed_setting,
+        _foreign_memory,
+        _data_race,
+        _carried_state,
+        _stale_cache,
+        _shared_between_threads,
+    ):
         if time.monotonic() - began > seconds:
             break
         try:
@@ -138,21 +154,38 @@ def _changed_setting(call: Call) -> Cause | None:
     return None
 
 
-def _unwritten_memory(call: Call) -> Cause | None:
+class _ClearedArena(Arena):
+    """An arena in which new tensors hold zeros, so that only the memory around tensors differs from run to run."""
+
+    def _reserve(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, *, asked: bool) -> int:
+        start = super()._reserve(size, stride, dtype, asked=asked)
+        extent = 0 if 0 in size else 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+        self._memory[start : start + extent * dtype.itemsize].zero_()
+        return start
+
+
+def _foreign_memory(call: Call) -> Cause | None:
     """Compares calls in memory that held NaN before and in memory that held numbers."""
-    arena = Arena(call.device)
 
-    def outcome(fill: int) -> list[Tensor | None]:
-        def work() -> list[Tensor | None]:
-            results, gradients = served_call(call, arena)
-            # The next run overwrites the arena.
-            return [None if each is None else each.detach().clone() for each in (*results, *gradients)]
+    def depends_on_memory(arena: Arena) -> bool:
+        def outcome(fill: int) -> list[Tensor | None]:
+            def work() -> list[Tensor | None]:
+                results, gradients = served_call(call, arena)
+                # The next run overwrites the arena.
+                return [None if each is None else each.detach().clone() for each in (*results, *gradients)]
 
-        return arena.run(work, fill)
+            return arena.run(work, fill)
 
-    poisoned, numbers = outcome(NAN_BYTE), outcome(NUMBER_BYTE)
-    if not _differ(poisoned, numbers) or _differ(outcome(NAN_BYTE), poisoned):
+        poisoned, numbers = outcome(NAN_BYTE), outcome(NUMBER_BYTE)
+        return _differ(poisoned, numbers) and not _differ(outcome(NAN_BYTE), poisoned)
+
+    if not depends_on_memory(Arena(call.device)):
         return None
+    if depends_on_memory(_ClearedArena(call.device)):
+        return Cause(
+            OUT_OF_BOUNDS,
+            "a read out of bounds: results differ with what lies in memory before and behind the tensors of the call",
+        )
     return Cause(
         UNWRITTEN_MEMORY,
         "memory that is never written: results differ with what was in new memory before the call, NaN or numbers",
@@ -235,6 +268,24 @@ def _stale_cache(call: Call) -> Cause | None:
         STALE_CACHE,
         "a stale cache: for other values of the same sizes it returns what it computed for those of an earlier"
         f" call{_hint(call)}",
+    )
+
+
+def _shared_between_threads(call: Call) -> Cause | None:
+    """Compares calls that several threads of Python make at once with calls alone."""
+    if call.declaration.random or call.device.type != "cpu":
+        return None
+    # The values must differ, or calls would overwrite what they share with the same.
+    calls = [replace(call, seed=call.seed + number) for number in range(2 * _THREADS)]
+    alone = [each.run() for each in calls]
+    with ThreadPoolExecutor(len(calls)) as pool:
+        together = pool.map(lambda each: [each.run() for _ in range(_RUNS)], calls)
+        if not any(_differ_in_value(call, run, one) for runs, one in zip(together, alone, strict=True) for run in runs):
+            return None
+    return Cause(
+        CHANGED_GLOBAL,
+        "a changed global: calls that several threads make at once differ from the same calls made alone. They share a"
+        f" global or static variable, such as a buffer{_hint(call)}",
     )
 
 

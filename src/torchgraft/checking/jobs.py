@@ -10,6 +10,7 @@ import torch
 
 from torchgraft.checking.adopting.adopted import words_of
 from torchgraft.checking.kernel_code import UnreachedLines, unreached_lines
+from torchgraft.checking.kernel_place import place_of_kernel
 from torchgraft.checking.kernels import expect_kernels, listed_kernels
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.result import ALL_DTYPES, DIED, EMULATED, NVCC, Failure, Result
@@ -93,10 +94,25 @@ class Job:
             words += ["--sample", sample]
         return shlex.join(words)
 
+    def located(self, failure: Failure, arguments: Sequence[Any] | None = None) -> Failure:
+        """Returns a failure with the place of the kernel in source code, if it is known.
+
+        Args:
+            failure: of this job.
+            arguments: of a call, from which an author's policy chooses a kernel; None: not known.
+        """
+        # An emulator and a compiler take CUDA kernels.
+        device = "cuda" if self.place else torch.device(self.device).type
+        place = place_of_kernel(self.operator, device, self.kernel, arguments)
+        return replace(failure, file=place.file, line=place.line)
+
     def result(self, status: Literal["pass", "fail", "not applicable"], seconds: float, **more: Any) -> Result:
-        """Makes a result of this job."""
+        """Makes a result of this job; a failure without a place in source code gets that of the kernel."""
         title = f"{self.under}: {self.property_name}" if self.under else self.property_name
         dtype = ALL_DTYPES if self.place == NVCC else self.dtype_name
+        failure: Failure | None = more.get("failure")
+        if failure is not None and not failure.file:
+            more["failure"] = self.located(failure)
         return Result(title, self.name, self.where, dtype, status, seconds, kernel=self.kernel, **more)
 
 
@@ -220,6 +236,7 @@ def find_unreached(jobs: Sequence[Job], results: Sequence[Result]) -> list[Resul
         job = asked[0][0]
         again = ["graft", "check", target_of(job.operator), "--device", job.device, "--kernel", job.kernel]
         failure = Failure("no sample runs on this kernel: add one that its rule supports", reproduce=shlex.join(again))
+        failure = job.located(failure)
         dtypes = ", ".join(dict.fromkeys(job.dtype_name for job, _ in asked))
         unreached.append(
             Result("reached", job.name, job.device, dtypes, "fail", 0.0, failure=failure, kernel=job.kernel)

@@ -159,16 +159,20 @@ class LineRecorder:
 
     def _monitor(self, codes: Iterable[CodeType]) -> None:
         """Has the interpreter report each line of these functions once."""
-        line = _MONITORING.events.LINE
+        events = _MONITORING.events
         if self._tool is None:
             self._tool = next((number for number in _TOOLS if _MONITORING.get_tool(number) is None), None)
             if self._tool is None:
                 self._is_complete = False
                 return
             _MONITORING.use_tool_id(self._tool, "torchgraft")
-            _MONITORING.register_callback(self._tool, line, self._on_line)
+            _MONITORING.register_callback(self._tool, events.LINE, self._on_line)
+            # A function of a single line has no event of a line.
+            _MONITORING.register_callback(
+                self._tool, events.PY_START, lambda code, offset: self._on_line(code, code.co_firstlineno)
+            )
         for code in codes:
-            _MONITORING.set_local_events(self._tool, code, line)
+            _MONITORING.set_local_events(self._tool, code, events.LINE | events.PY_START)
 
     def _on_line(self, code: CodeType, line: int) -> Any:
         self._note(code, line)

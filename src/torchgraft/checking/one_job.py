@@ -20,7 +20,7 @@ from torchgraft.checking.blaming import find_blame
 from torchgraft.checking.case import Case, CheckFailed, failure_of
 from torchgraft.checking.jobs import RULED_OUT, Job
 from torchgraft.checking.kernel_code import RECORDER
-from torchgraft.checking.kernel_place import Place, place_of_function, place_of_kernel
+from torchgraft.checking.kernel_place import Place, place_of_function
 from torchgraft.checking.kernels import claims_kernel, is_compiled_there
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.property import Property
@@ -172,14 +172,12 @@ def _placed(failure: Failure, job: Job, case: Case) -> Failure:
     part = "`output=`" if failure.kind == UNDECLARED_SIZE else failure.at_fault.partition(":")[0]
     function = functions.get(part)
     place = place_of_function(function) if callable(function) else Place()
-    # The kernels of an emulator are those of CUDA.
-    device = "cuda" if job.place == EMULATED else torch.device(job.device).type
-    if not place.file:
-        arguments = None
-        with suppress(Exception):
-            arguments = case.asked[0].arguments if case.asked else None
-        place = place_of_kernel(job.operator, device, job.kernel, arguments)
-    return replace(failure, file=place.file, line=place.line)
+    if place.file:
+        return replace(failure, file=place.file, line=place.line)
+    arguments = None
+    with suppress(Exception):
+        arguments = case.asked[0].arguments if case.asked else None
+    return job.located(failure, arguments)
 
 
 def _blamed(failure: Failure, job: Job, case: Case) -> Failure:

@@ -18,10 +18,19 @@ ALL_DTYPES = "all dtypes"
 UNDECLARED_SIZE = "undeclared size"
 CHANGED_GLOBAL = "changed global"
 UNWRITTEN_MEMORY = "unwritten memory"
+OUT_OF_BOUNDS = "read out of bounds"
 DATA_RACE = "data race"
 STALE_CACHE = "stale cache"
 INCOMING_CHANGED = "changed incoming gradient"
-KINDS = (UNDECLARED_SIZE, CHANGED_GLOBAL, UNWRITTEN_MEMORY, DATA_RACE, STALE_CACHE, INCOMING_CHANGED)
+KINDS = (
+    UNDECLARED_SIZE,
+    CHANGED_GLOBAL,
+    UNWRITTEN_MEMORY,
+    OUT_OF_BOUNDS,
+    DATA_RACE,
+    STALE_CACHE,
+    INCOMING_CHANGED,
+)
 # The beginning of the failure of a job whose process died.
 DIED = "the process died"
 

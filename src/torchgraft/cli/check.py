@@ -128,6 +128,7 @@ def check(
 def _list_properties(console: Console, json_file: Path | None) -> None:
     """Prints the properties, and writes them as JSON."""
     from torchgraft.checking import PROPERTIES
+    from torchgraft.checking.report.check_report import FORMAT
 
     table = RichTable(Column(no_wrap=True, style="bold"), Column(), box=None, pad_edge=False, show_header=False)
     for name, each in PROPERTIES.items():
@@ -143,7 +144,7 @@ def _list_properties(console: Console, json_file: Path | None) -> None:
         }
         for name, each in PROPERTIES.items()
     ]
-    write_files((json_file, lambda: as_json({"properties": listed})))
+    write_files((json_file, lambda: as_json({"format": FORMAT, "properties": listed})))
 
 
 def _find_subjects(targets: Sequence[str], *, workers: int) -> list[Subject]:

@@ -153,8 +153,11 @@ def group_alike(failures: Iterable[Result]) -> list[list[Result]]:
 
 def _rank(result: Result) -> tuple[bool, bool]:
     """Orders failures of one cause: those that name it come first, and then those of properties that name causes."""
-    assert result.failure is not None
-    return not result.failure.kind, result.property not in _NAME_A_CAUSE
+    failure = result.failure
+    assert failure is not None
+    # An error, and what is true of no sample, is no answer of the property.
+    is_answer = bool(failure.sample) and not failure.traceback
+    return not failure.kind, not (is_answer and result.property in _NAME_A_CAUSE)
 
 
 def _causes_of(result: Result) -> list[str]:
