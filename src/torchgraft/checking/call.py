@@ -208,8 +208,13 @@ class Call:
         differentiated = with_gradients(results)
         gradients: Sequence[Tensor | None] = ()
         if differentiated:
-            output_grads = self.output_grads(differentiated) if output_grads is None else output_grads
-            gradients = differentiate(differentiated, leaves_of(arguments), output_grads)
+            leaves = leaves_of(arguments)
+            if output_grads is None:
+                # Nobody sees these again, so a formula that writes to them does no harm here.
+                own = self.output_grads(differentiated)
+                gradients = torch.autograd.grad(differentiated, leaves, own, allow_unused=True)
+            else:
+                gradients = differentiate(differentiated, leaves, output_grads)
         return [*(result.detach() for result in results), *gradients]
 
     def generator(self) -> torch.Generator:

@@ -64,6 +64,9 @@ def differentiate(
 
 
 def _expect_kept(output_grad: Tensor, before: Tensor, which: str) -> None:
+    # This is the cheaper comparison; it cannot compare codes of one byte, and takes NaN for unlike NaN.
+    if output_grad.element_size() > 1 and torch.equal(output_grad, before):
+        return
     try:
         expect_equal(output_grad, before)
     except Mismatch as error:
