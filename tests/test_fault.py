@@ -19,7 +19,7 @@ from torchgraft import Operator
 from torchgraft.checking import check, kernel_code
 from torchgraft.checking.call import Call
 from torchgraft.checking.causes import find_cause
-from torchgraft.checking.jobs import make_jobs
+from torchgraft.checking.jobs import find_unreached_lines, make_jobs
 from torchgraft.checking.kernel_code import LineRecorder, lines_of
 from torchgraft.checking.kernel_place import place_of_kernel
 from torchgraft.checking.report.check_report import FORMAT, CheckReport, describe, group_alike
@@ -544,6 +544,26 @@ def test_the_lines_that_no_question_reached_are_found():
     # Nothing stays behind in the operator.
     assert held == before
     assert sys.gettrace() is None
+
+
+def _finished(job, lines, failure=None):
+    return replace(job.result("fail" if failure else "pass", 0.0, failure=failure), lines=lines)
+
+
+def test_lines_are_counted_over_all_jobs_and_not_at_all_where_some_are_not_known():
+    (first,) = make_jobs([subject_of(with_branches)], devices=["cpu"], properties=["smoke"], dtypes=[torch.float32])
+    second = replace(first, property_name="value")
+    functions = kernel_code.functions_of(with_branches, "cpu")["with_branches"]
+    every = sorted(lines_of(functions))
+    some, others = (_finished(job, tuple(lines)) for job, lines in ((first, every[:4]), (second, every[4:-2])))
+    (found,) = find_unreached_lines([first, second], [some, others])
+    assert found.lines == tuple(line for _, line in every[-2:])
+    assert not find_unreached_lines([first, second], [some, _finished(second, tuple(every[4:]))])
+    for unknown in (_finished(second, None), _finished(second, (), Failure("the process died: SIGSEGV"))):
+        assert not find_unreached_lines([first, second], [some, unknown])
+    report = replace(make_report(), unreached=(found,))
+    assert str(found) in str(report)
+    assert report.as_dict()["unreached"][0]["lines"] == found.lines
 
 
 def test_where_another_tool_traces_nothing_is_claimed(monkeypatch):

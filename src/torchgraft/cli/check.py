@@ -114,7 +114,7 @@ def check(
         console,
         plan,
         find_kernels_unreached=sample is None and not dtypes,
-        find_lines_unreached=not (sample or dtypes or properties or kernels or stress),
+        find_lines_unreached=not (sample or dtypes or properties or kernels or every_kernel or stress),
         workers=count,
         seed=seed,
         quick=quick,
