@@ -710,7 +710,7 @@ def test_a_missing_template_engine_is_one_line(monkeypatch, tmp_path):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "jinja2", None)
     result = run("--html", tmp_path / "report.html")
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert result.stderr == "jinja2 is not installed: run pip install 'torchgraft[bench]'\n"
 
 

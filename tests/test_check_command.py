@@ -315,7 +315,7 @@ def test_a_missing_extra_is_one_line(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "hypothesis", None)
     result = run("mul_constant")
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert result.stderr == "hypothesis is not installed: run pip install 'torchgraft[check]'\n"
 
 

@@ -64,7 +64,7 @@ def test_a_missing_extra_is_one_line(monkeypatch, package):
     monkeypatch.delattr(torchgraft, "demo", raising=False)
     monkeypatch.setitem(sys.modules, package, None)
     result = run("demo")
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert result.stderr == f"{package} is not installed: run pip install 'torchgraft[demo]'\n"
 
 

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -101,20 +101,43 @@ def load_inline(
         for device, library in libraries.items():
             native.tell(qualified_name, device, library)
         undo.pop_all()
-    operator.module = sys._getframe(1).f_globals.get("__name__", "__main__")
-    _cuda_texts.pop(qualified_name, None)
-    if cuda is not None:
-        _cuda_texts[qualified_name] = cuda
+    caller = sys._getframe(1)
+    operator.module = caller.f_globals.get("__name__", "__main__")
+    for device, text in (("cpu", cpu), ("cuda", cuda)):
+        _texts.pop((qualified_name, device), None)
+        if text is not None:
+            _texts[qualified_name, device] = GivenText(text, caller.f_code.co_filename, caller.f_lineno)
     return operator
 
 
-# Of CUDA kernels, by the operator's qualified name: compiled where there is a GPU, and checked without one.
-_cuda_texts: dict[str, str | Path] = {}
+class GivenText(NamedTuple):
+    """The text of a kernel, and where it was given to `load_inline`.
+
+    Attributes:
+        text: of the kernel, or the path of its file.
+        file: the caller's.
+        line: of the call in that file.
+    """
+
+    text: str | Path
+    file: str
+    line: int
+
+
+# By the operator's qualified name and the kind of device. CUDA kernels without a GPU are here too: a check compiles or
+# emulates them.
+_texts: dict[tuple[str, str], GivenText] = {}
+
+
+def text_of(qualified_name: str, device: str) -> GivenText | None:
+    """The text of an operator's kernel for a kind of device, if `load_inline` was given one."""
+    return _texts.get((qualified_name, device))
 
 
 def cuda_text(qualified_name: str) -> str | Path | None:
     """The text of an operator's CUDA kernel, or the path of its file, as `load_inline` was given it."""
-    return _cuda_texts.get(qualified_name)
+    given = text_of(qualified_name, "cuda")
+    return given and given.text
 
 
 def stem_of(qualified_name: str) -> str:

@@ -7,7 +7,7 @@ name.
 
 from collections.abc import Callable, Sequence
 
-from torchgraft.checking.jobs import Job, find_devices, make_jobs
+from torchgraft.checking.jobs import Job, find_devices, find_unreached_lines, make_jobs
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.property import Property
 from torchgraft.checking.report.check_report import CheckReport, describe
@@ -52,7 +52,9 @@ def check(
     jobs = make_jobs(subjects, devices=devices, properties=properties, seed=seed, quick=quick)
     results = tuple(run_job(job) for job in jobs)
     environments = {each: describe_environment(each) for each in devices}
-    return CheckReport(results, environments, seed, quick, left_out=find_left_out(jobs, results))
+    left_out = find_left_out(jobs, results)
+    unreached = () if properties else find_unreached_lines(jobs, results)
+    return CheckReport(results, environments, seed, quick, left_out=left_out, unreached=unreached)
 
 
 def make_test(

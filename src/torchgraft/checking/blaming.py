@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from torchgraft._private import pytorch
 from torchgraft.checking.call import Call
+from torchgraft.checking.causes import Cause, find_cause
 from torchgraft.checking.helpers.promised_layout import layout_difference
 from torchgraft.checking.tensors.arguments import each_tensor, tensors_of
 from torchgraft.checking.tensors.compare import Mismatch, expect_close
@@ -28,10 +29,12 @@ from torchgraft.kernels.names import Names
 from torchgraft.operator.gradients import differentiate_reference
 
 _Kernel = Callable[..., Any]
-# After so many seconds no other part is tried.
+# After so many seconds no other part is tried, and no other cause.
 _SECONDS = 10.0
 # The cause of a failure that does not come again.
 CHANCE = "chance"
+_SECONDS_TO_NAME = 5.0
+_OF_FORMULA = "the gradient formula"
 
 
 @dataclass(frozen=True)
@@ -41,18 +44,21 @@ class Blame:
     Attributes:
         part: the part of the declaration, and how that is known; empty where it is not.
         cause: failures of an operator that have the same one are one report; empty where this one stands alone.
+        named: the cause itself, where a comparison of the operator with itself proves it.
     """
 
     part: str = ""
     cause: str = ""
+    named: Cause | None = None
 
 
-def find_blame(call: Call, ask: Callable[[], None]) -> Blame:
+def find_blame(call: Call, ask: Callable[[], None], *, is_named: bool = False) -> Blame:
     """Finds the part that is at fault for a failure.
 
     Args:
         call: shows the failure.
         ask: asks again; raises where it still fails.
+        is_named: whether the failure names its cause already.
     """
     operator, began = call.operator, time.monotonic()
     try:
@@ -60,18 +66,34 @@ def find_blame(call: Call, ask: Callable[[], None]) -> Blame:
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
         return Blame(f"the reference: it raises {what} in float64", f"reference: {what}")
-    if _holds(ask):
-        advice = "Look for memory that is never written, and for data races"
-        return Blame(f"what changes from call to call: repeated, the check passes. {advice}", CHANCE)
+    holds_again = _holds(ask)
+    named = None if is_named else find_cause(call, _SECONDS_TO_NAME)
+    if holds_again:
+        part = "what changes from call to call: repeated, the check passes"
+        if named is None:
+            return Blame(f"{part}. Look for memory that is never written, and for data races", CHANCE)
+        return Blame(part, named.kind, named)
     # Arguments that are written to and random results cannot be computed once more beside the call.
     if operator.declaration.mutates or operator.declaration.random or operator.declaration.sizes_from_data:
-        return Blame()
+        return Blame("", named.kind if named else "", named)
     for find in (_blame_layout, _blame_values, _blame_strides, _blame_kernel, _blame_formula):
         if time.monotonic() - began > _SECONDS:
             break
         if (found := find(call, ask)) is not None:
+            return _with_cause(found, named, call)
+    return Blame("", named.kind if named else "", named)
+
+
+def _with_cause(found: Blame, named: Cause | None, call: Call) -> Blame:
+    """Adds a cause to a part that is at fault, unless it is the cause of something else that is wrong."""
+    if named is None:
+        return found
+    if found.part.startswith(_OF_FORMULA):
+        with _replaced_formula(call):
+            still_named = find_cause(call, _SECONDS_TO_NAME)
+        if still_named is not None and still_named.kind == named.kind:
             return found
-    return Blame()
+    return Blame(found.part, named.kind, named)
 
 
 def _blame_layout(call: Call, ask: Callable[[], None]) -> Blame | None:
@@ -141,32 +163,31 @@ def _blame_formula(call: Call, ask: Callable[[], None]) -> Blame | None:
     from torchgraft.checking.properties.gradient import check_gradient
     from torchgraft.checking.properties.second_gradient import check_second_gradient
 
-    operator = call.operator
-    if operator.declaration.gradient is None:
-        return None
-    formula = differentiate_reference(
-        operator.reference, operator.declaration.arrangement, operator.declaration.visible
-    )
-
-    @contextmanager
-    def replaced() -> Iterator[None]:
-        before = operator.autograd.replace_formula(formula)
-        try:
-            with _recorded_by_python(operator.names):
-                yield
-        finally:
-            operator.autograd.replace_formula(before)
-
-    if not _holds(ask, replaced()):
+    if call.declaration.gradient is None or not _holds(ask, _replaced_formula(call)):
         return None
     is_right_once = _holds(partial(check_gradient, call))
-    part = "the gradient formula: with the gradient of the reference the check passes"
+    part = f"{_OF_FORMULA}: with the gradient of the reference the check passes"
     if is_right_once and not _holds(partial(check_second_gradient, call)):
         part += (
             ". What the formula returns is right, and its own derivative is not: make it of operations that autograd"
             " records, without detach(), .data or numbers taken out of tensors"
         )
     return Blame(part, "" if is_right_once else "gradient")
+
+
+@contextmanager
+def _replaced_formula(call: Call) -> Iterator[None]:
+    """A scope in which the gradient of the reference stands in the place of the operator's formula."""
+    operator = call.operator
+    formula = differentiate_reference(
+        operator.reference, operator.declaration.arrangement, operator.declaration.visible
+    )
+    before = operator.autograd.replace_formula(formula)
+    try:
+        with _recorded_by_python(operator.names):
+            yield
+    finally:
+        operator.autograd.replace_formula(before)
 
 
 def _holds(ask: Callable[[], None], replacement: AbstractContextManager[Any] | None = None) -> bool:

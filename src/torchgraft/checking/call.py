@@ -15,7 +15,14 @@ from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.tensors.arguments import each_tensor, of_tensors, replaced, replaced_inside, tensors_of
 from torchgraft.checking.tensors.compare import expect, expect_close
 from torchgraft.checking.tensors.dtypes import holds_numbers, in_float64, is_number
-from torchgraft.checking.tensors.gradients import attached, grad_or_zeros, leaves_of, randn_like, with_gradients
+from torchgraft.checking.tensors.gradients import (
+    attached,
+    differentiate,
+    grad_or_zeros,
+    leaves_of,
+    randn_like,
+    with_gradients,
+)
 from torchgraft.declaration import Declaration
 from torchgraft.declaration.results import as_tuple, single
 from torchgraft.operator import Operator, mutation
@@ -208,8 +215,13 @@ class Call:
         differentiated = with_gradients(results)
         gradients: Sequence[Tensor | None] = ()
         if differentiated:
-            output_grads = self.output_grads(differentiated) if output_grads is None else output_grads
-            gradients = torch.autograd.grad(differentiated, leaves_of(arguments), output_grads, allow_unused=True)
+            leaves = leaves_of(arguments)
+            if output_grads is None:
+                # Nobody sees these again, so a formula that writes to them does no harm here.
+                own = self.output_grads(differentiated)
+                gradients = torch.autograd.grad(differentiated, leaves, own, allow_unused=True)
+            else:
+                gradients = differentiate(differentiated, leaves, output_grads)
         return [*(result.detach() for result in results), *gradients]
 
     def generator(self) -> torch.Generator:

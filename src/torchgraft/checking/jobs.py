@@ -9,9 +9,11 @@ from typing import Any, Literal
 import torch
 
 from torchgraft.checking.adopting.adopted import words_of
+from torchgraft.checking.kernel_code import UnreachedLines, unreached_lines
+from torchgraft.checking.kernel_place import place_of_kernel
 from torchgraft.checking.kernels import expect_kernels, listed_kernels
 from torchgraft.checking.properties import PROPERTIES
-from torchgraft.checking.result import ALL_DTYPES, COMPILERS, EMULATED, NVCC, TRITON, Failure, Result
+from torchgraft.checking.result import ALL_DTYPES, COMPILERS, DIED, EMULATED, NVCC, TRITON, Failure, Result
 from torchgraft.checking.subject import Subject, target_of
 from torchgraft.operator import Operator
 from torchgraft.sampling import Samples
@@ -94,10 +96,25 @@ class Job:
             words += ["--sample", sample]
         return shlex.join(words)
 
+    def located(self, failure: Failure, arguments: Sequence[Any] | None = None) -> Failure:
+        """Returns a failure with the place of the kernel in source code, if it is known.
+
+        Args:
+            failure: of this job.
+            arguments: of a call, from which an author's policy chooses a kernel; None: not known.
+        """
+        # An emulator and a compiler take CUDA kernels.
+        device = "cuda" if self.place else torch.device(self.device).type
+        place = place_of_kernel(self.operator, device, self.kernel, arguments)
+        return replace(failure, file=place.file, line=place.line)
+
     def result(self, status: Literal["pass", "fail", "not applicable"], seconds: float, **more: Any) -> Result:
-        """Makes a result of this job."""
+        """Makes a result of this job; a failure without a place in source code gets that of the kernel."""
         title = f"{self.under}: {self.property_name}" if self.under else self.property_name
         dtype = ALL_DTYPES if self.place in COMPILERS else self.dtype_name
+        failure: Failure | None = more.get("failure")
+        if failure is not None and not failure.file:
+            more["failure"] = self.located(failure)
         return Result(title, self.name, self.where, dtype, status, seconds, kernel=self.kernel, **more)
 
 
@@ -221,11 +238,37 @@ def find_unreached(jobs: Sequence[Job], results: Sequence[Result]) -> list[Resul
         job = asked[0][0]
         again = ["graft", "check", target_of(job.operator), "--device", job.device, "--kernel", job.kernel]
         failure = Failure("no sample runs on this kernel: add one that its rule supports", reproduce=shlex.join(again))
+        failure = job.located(failure)
         dtypes = ", ".join(dict.fromkeys(job.dtype_name for job, _ in asked))
         unreached.append(
             Result("reached", job.name, job.device, dtypes, "fail", 0.0, failure=failure, kernel=job.kernel)
         )
     return unreached
+
+
+def find_unreached_lines(jobs: Sequence[Job], results: Sequence[Result]) -> tuple[UnreachedLines, ...]:
+    """Finds the lines of kernels in Python that no job has run.
+
+    Args:
+        jobs: of all properties that an operator is asked.
+        results: a result a job.
+
+    Returns:
+        The lines, of each kernel; nothing of an operator whose lines could not be watched: a process that died has not
+        told which of them it ran.
+    """
+    places: dict[tuple[str, str], list[tuple[Job, Result]]] = {}
+    for job, result in zip(jobs, results, strict=True):
+        if not job.place and not job.under:
+            kind = torch.device(job.device).type
+            places.setdefault((job.operator.qualified_name, kind), []).append((job, result))
+    found: list[UnreachedLines] = []
+    for (_, kind), asked in places.items():
+        told = [result.lines for _, result in asked]
+        if None in told or any(result.failure and result.failure.message.startswith(DIED) for _, result in asked):
+            continue
+        found += unreached_lines([asked[0][0].operator], [kind], (line for lines in told for line in lines or ()))
+    return tuple(found)
 
 
 OnStart = Callable[[Job], None]

@@ -6,7 +6,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,12 +19,15 @@ from torchgraft.checking.adopting.applicable import declined, why_not_asked
 from torchgraft.checking.blaming import CHANCE, find_blame
 from torchgraft.checking.case import Case, CheckFailed, failure_of
 from torchgraft.checking.jobs import RULED_OUT, Job
+from torchgraft.checking.kernel_code import RECORDER
+from torchgraft.checking.kernel_place import Place, place_of_function
 from torchgraft.checking.kernels import claims_kernel, is_compiled_there
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.property import Property
-from torchgraft.checking.result import EMULATED, Failure, NotApplicable, Result
+from torchgraft.checking.result import EMULATED, INCOMING_CHANGED, UNDECLARED_SIZE, Failure, NotApplicable, Result
 from torchgraft.checking.subject import subject_of
 from torchgraft.checking.tensors.compare import Mismatch
+from torchgraft.checking.tensors.gradients import IncomingChanged
 from torchgraft.kernels import python_kernels
 from torchgraft.kernels.fallback import PerformanceWarning, fallbacks
 from torchgraft.kernels.precision import exact_reductions, true_precision
@@ -123,13 +126,15 @@ def run_here(
     started = time.perf_counter()
 
     def result(status: Literal["pass", "fail", "not applicable"], **more: Any) -> Result:
-        return job.result(status, time.perf_counter() - started, **{"called": case.called, **more})
+        measured = {"called": case.called, "lines": RECORDER.take()}
+        return job.result(status, time.perf_counter() - started, **{**measured, **more})
 
     try:
         with warnings.catch_warnings(), _precision(job):
             # The property `fallbacks` reports operators that fall back; the others ignore it.
             warnings.simplefilter("ignore", PerformanceWarning)
-            with _kernels_expected(job, asked), _kernel_forced(job):
+            watched = RECORDER.recording(job.operator, torch.device(job.device).type)
+            with _kernels_expected(job, asked), _kernel_forced(job), watched:
                 asked.check(case)
         return result("pass", facts=case.facts)
     except NotApplicable as reason:
@@ -138,20 +143,45 @@ def run_here(
         if left_out := declined(job.operator, job.property_name, failed.__cause__):
             return result("not applicable", reason=left_out, called=0)
         again = job.reproduce(failed.failure.sample, failed.failure.seed)
-        failure = replace(failed.failure, reproduce=again, traceback=_format(failed.__cause__))
+        kind = _kind_of(failed.__cause__)
+        failure = replace(failed.failure, reproduce=again, traceback=_format(failed.__cause__), kind=kind)
     except Exception as error:
-        failure = failure_of(error, reproduce=job.reproduce(), traceback=_format(error))
+        failure = failure_of(error, reproduce=job.reproduce(), traceback=_format(error), kind=_kind_of(error))
     finally:
         if "torch._dynamo" in sys.modules:
             # Compilations for this job would count towards the next one's limit.
             torch._dynamo.reset()
+    failure = _placed(failure, job, case)
     found = result("fail", failure=failure)
     on_failure(found)
     return replace(found, failure=_blamed(failure, job, case))
 
 
+def _kind_of(error: BaseException | None) -> str:
+    return INCOMING_CHANGED if isinstance(error, IncomingChanged) else ""
+
+
+def _placed(failure: Failure, job: Job, case: Case) -> Failure:
+    """Adds the place of the part that is at fault in source code, or else of the kernel."""
+    declaration = job.operator.declaration
+    functions = {
+        "the gradient formula": declaration.gradient,
+        "the reference": declaration.reference,
+        "`output=`": declaration.output,
+    }
+    part = "`output=`" if failure.kind == UNDECLARED_SIZE else failure.at_fault.partition(":")[0]
+    function = functions.get(part)
+    place = place_of_function(function) if callable(function) else Place()
+    if place.file:
+        return replace(failure, file=place.file, line=place.line)
+    arguments = None
+    with suppress(Exception):
+        arguments = case.asked[0].arguments if case.asked else None
+    return job.located(failure, arguments)
+
+
 def _blamed(failure: Failure, job: Job, case: Case) -> Failure:
-    """Adds the part that is at fault to a failure."""
+    """Adds the part that is at fault to a failure, and the cause where it is known."""
     # The report of a sanitizer names the place itself.
     if case.asked is None or job.under:
         return failure
@@ -167,10 +197,13 @@ def _blamed(failure: Failure, job: Job, case: Case) -> Failure:
 
     with warnings.catch_warnings(), _precision(job):
         warnings.simplefilter("ignore")
-        blame = find_blame(call, ask_again)
+        blame = find_blame(call, ask_again, is_named=bool(failure.kind))
     if blame.cause == CHANCE and asked.of_calls:
-        return failure
-    return replace(failure, at_fault=blame.part, cause=blame.cause)
+        return _placed(failure, job, case)
+    blamed = replace(failure, at_fault=blame.part, cause=failure.kind or blame.cause)
+    if blame.named is not None:
+        blamed = replace(blamed, message=f"{blame.named.words}: {failure.message}", kind=blame.named.kind)
+    return _placed(blamed, job, case)
 
 
 def _format(error: BaseException | None) -> str:

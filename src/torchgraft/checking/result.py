@@ -16,6 +16,23 @@ TRITON = "triton"
 COMPILERS = (NVCC, TRITON)
 # The dtype in results of a compiler.
 ALL_DTYPES = "all dtypes"
+# The causes that a failure can name, as `kind` has them.
+UNDECLARED_SIZE = "undeclared size"
+CHANGED_GLOBAL = "changed global"
+UNWRITTEN_MEMORY = "unwritten memory"
+OUT_OF_BOUNDS = "read out of bounds"
+DATA_RACE = "data race"
+STALE_CACHE = "stale cache"
+INCOMING_CHANGED = "changed incoming gradient"
+KINDS = (
+    UNDECLARED_SIZE,
+    CHANGED_GLOBAL,
+    UNWRITTEN_MEMORY,
+    OUT_OF_BOUNDS,
+    DATA_RACE,
+    STALE_CACHE,
+    INCOMING_CHANGED,
+)
 # The beginning of the failure of a job whose process died.
 DIED = "the process died"
 
@@ -38,6 +55,9 @@ class Failure:
         cause: failures of an operator on a device that have the same one are told together; empty where this one has
             nothing in common with others that is known.
         tolerance: how the difference that is allowed came about, where results are compared with one.
+        kind: the name of the cause where it is known, one of KINDS; `message` then begins with it in words.
+        file: the source of the part that is at fault, or else of the kernel; empty where it is not known.
+        line: in that file, counted from 1; 0 where it is not known.
     """
 
     message: str
@@ -52,6 +72,14 @@ class Failure:
     at_fault: str = ""
     cause: str = ""
     tolerance: str = ""
+    kind: str = ""
+    file: str = ""
+    line: int = 0
+
+    @property
+    def place(self) -> str:
+        """The file and the line, as editors and terminals open them; empty where they are not known."""
+        return f"{self.file}:{self.line}" if self.file else ""
 
 
 @dataclass(frozen=True)
@@ -64,6 +92,8 @@ class Result:
         facts: what was measured on the way, by name.
         called: how many random calls were made.
         kernel: the kernel that served every call that it supports; empty where the library chose.
+        lines: the lines of the author's kernels in Python that no earlier property of the same process had run: the
+            file and the number of each. None where they could not be watched.
     """
 
     property: str
@@ -77,3 +107,4 @@ class Result:
     facts: dict[str, float] = field(default_factory=dict)
     called: int = 0
     kernel: str = ""
+    lines: tuple[tuple[str, int], ...] | None = ()

@@ -27,6 +27,7 @@ from torchgraft.cli.options import (
     EmulateOption,
     EveryKernelOption,
     JsonOption,
+    JUnitOption,
     KernelsOption,
     ListOption,
     MutantsOption,
@@ -34,6 +35,7 @@ from torchgraft.cli.options import (
     QuickOption,
     SampleOption,
     SanitizeOption,
+    SarifOption,
     SeedOption,
     StressOption,
     TargetsArgument,
@@ -73,25 +75,27 @@ def check(
     mutants: MutantsOption = None,
     quick: QuickOption = False,
     json_file: JsonOption = None,
+    junit_file: JUnitOption = None,
+    sarif_file: SarifOption = None,
     seed: SeedOption = 0,
     workers: CheckWorkersOption = None,
     list_properties: ListOption = False,
 ) -> None:
     """Check operators against their references, property by property.
 
-    The exit status is 1 if a property fails or a mutant survives, and 2 if the command line is wrong or the report
-    cannot be written.
+    The exit status is 1 if a property fails or a mutant survives, 2 if the command line is wrong or a report cannot be
+    written, and 3 if a package is missing that the extra `check` brings.
     """
     expect_hypothesis()
-    prepare_files(("--json", json_file))
-    console = make_console(json_file)
+    prepare_files(("--json", json_file), ("--junit", junit_file), ("--sarif", sarif_file))
+    console = make_console(json_file, junit_file, sarif_file)
     if list_properties:
         _list_properties(console, json_file)
         return
     count = os.cpu_count() or 1 if workers is None else workers
     if mutants is not None:
         others = (properties, dtypes, sample, every_kernel, kernels, sanitize, stress, emulate, compile_cuda)
-        if device is Devices.cuda or any(others):
+        if device is Devices.cuda or any((*others, junit_file, sarif_file)):
             end_with("--mutants can be combined only with operators, --seed, --workers and --json")
         outcomes = check_mutants(targets or [], mutants, seed=seed, workers=count, console=console, json_file=json_file)
         if any(outcome.status in ("survived", "not reached") for _, outcome in outcomes):
@@ -110,10 +114,13 @@ def check(
         console,
         plan,
         find_kernels_unreached=sample is None and not dtypes,
+        find_lines_unreached=not (sample or dtypes or properties or kernels or every_kernel or stress),
         workers=count,
         seed=seed,
         quick=quick,
         json_file=json_file,
+        junit_file=junit_file,
+        sarif_file=sarif_file,
         operators=[subject.operator for subject in subjects],
     )
 
@@ -121,6 +128,7 @@ def check(
 def _list_properties(console: Console, json_file: Path | None) -> None:
     """Prints the properties, and writes them as JSON."""
     from torchgraft.checking import PROPERTIES
+    from torchgraft.checking.report.check_report import FORMAT
 
     table = RichTable(Column(no_wrap=True, style="bold"), Column(), box=None, pad_edge=False, show_header=False)
     for name, each in PROPERTIES.items():
@@ -136,7 +144,7 @@ def _list_properties(console: Console, json_file: Path | None) -> None:
         }
         for name, each in PROPERTIES.items()
     ]
-    write_files((json_file, lambda: as_json({"properties": listed})))
+    write_files((json_file, lambda: as_json({"format": FORMAT, "properties": listed})))
 
 
 def _find_subjects(targets: Sequence[str], *, workers: int) -> list[Subject]:
@@ -161,7 +169,10 @@ def run_and_report(
     seed: int,
     quick: bool,
     json_file: Path | None,
+    junit_file: Path | None = None,
+    sarif_file: Path | None = None,
     find_kernels_unreached: bool = False,
+    find_lines_unreached: bool = False,
     operators: Sequence[Operator] = (),
 ) -> None:
     """Runs jobs, shows them while they run, and prints and writes the report.
@@ -175,14 +186,19 @@ def run_and_report(
         seed: of all inputs.
         quick: whether slow properties were left out.
         json_file: where the report is written as JSON; None: nowhere.
+        junit_file: where it is written as JUnit XML; None: nowhere.
+        sarif_file: where its failures are written as SARIF; None: nowhere.
         find_kernels_unreached: whether a forced kernel that served no call is a failure.
+        find_lines_unreached: whether the report says which lines of kernels in Python did not run.
         operators: that were named, with a job or without: the report says which of their kernels did not run.
     """
     from torchgraft.checking import CheckReport
-    from torchgraft.checking.jobs import find_unreached
+    from torchgraft.checking.jobs import find_unreached, find_unreached_lines
+    from torchgraft.checking.report.junit import as_junit
     from torchgraft.checking.report.left_out import find_left_out
     from torchgraft.checking.report.live import LiveCheck
     from torchgraft.checking.report.printed import print_report
+    from torchgraft.checking.report.sarif import as_sarif
     from torchgraft.checking.result import EMULATED, NVCC, TRITON
     from torchgraft.checking.run import run_everywhere
     from torchgraft.checking.sanitizers.run import run_sanitized
@@ -218,12 +234,17 @@ def run_and_report(
     environments = {where: describe_environment(each) for where, each in devices.items()}
     unfinished = len(every) - len(results)
     left_out = find_left_out(every, results, operators)
-    report = CheckReport((*results, *unreached), environments, seed, quick, unfinished, left_out)
+    lines = find_unreached_lines(every, results) if find_lines_unreached and not unfinished else ()
+    report = CheckReport((*results, *unreached), environments, seed, quick, unfinished, left_out, lines)
     try:
         print_report(console, live.board, report, time.monotonic() - started)
     finally:
         # The file is written even if printing fails, as it does after a terminal has been closed.
-        write_files((json_file, lambda: as_json(report.as_dict())))
+        write_files(
+            (json_file, lambda: as_json(report.as_dict())),
+            (junit_file, lambda: as_junit(report)),
+            (sarif_file, lambda: as_sarif(report)),
+        )
     if not report.passed:
         raise typer.Exit(1)
 

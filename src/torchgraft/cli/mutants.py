@@ -59,6 +59,7 @@ def check_mutants(
     from torchgraft.building import BuildError, cache
     from torchgraft.checking.mutants.folders import ON_CPU, MutantError, find_folders, random_mutants
     from torchgraft.checking.mutants.run import run_mutants
+    from torchgraft.checking.report.check_report import FORMAT
 
     found: list[tuple[str, Outcome]] = []
     started, stopped = time.monotonic(), False
@@ -94,7 +95,7 @@ def check_mutants(
         _print(console, found, time.monotonic() - started)
     finally:
         figures = [{"folder": name, **outcome.as_dict()} for name, outcome in found]
-        write_files((json_file, lambda: as_json({"seed": seed, "mutants": figures})))
+        write_files((json_file, lambda: as_json({"format": FORMAT, "seed": seed, "mutants": figures})))
     if stopped:
         raise typer.Exit(1)
     return found
@@ -123,6 +124,20 @@ def _print(console: Console, found: Sequence[tuple[str, Outcome]], seconds: floa
             for line in text.splitlines():
                 console.print(Text(f"  {sign} {line}", _STYLES[sign]), soft_wrap=True)
         console.print(Text(f"  add {advice}"), soft_wrap=True)
+    reached = {
+        (name, outcome.mutant.file, outcome.mutant.line)
+        for name, outcome in found
+        if outcome.status in ("killed", "survived")
+    }
+    lines: dict[str, set[int]] = {}
+    for name, outcome in found:
+        is_reached = (name, outcome.mutant.file, outcome.mutant.line) in reached
+        if outcome.status == "not reached" and not is_reached:
+            lines.setdefault(f"{name}/{outcome.mutant.file}", set()).add(outcome.mutant.line)
+    for file, numbers in lines.items():
+        console.print()
+        shown = ", ".join(map(str, sorted(numbers)))
+        console.print(Text(f"{file}: no sample reached line{'s' * (len(numbers) > 1)} {shown}"), soft_wrap=True)
     left = sum(outcome.status in ("survived", "not reached") for _, outcome in found)
     verdict = Text(f"{left} mutants survive" if left else "the samples detect every mutant", "bold")
     console.print()

@@ -60,6 +60,23 @@ JsonOption = Annotated[
     ),
 ]
 
+JUnitOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--junit",
+        metavar="FILE",
+        help="Write all results to this file as JUnit XML, which services for continuous integration show as tests.",
+    ),
+]
+SarifOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--sarif",
+        metavar="FILE",
+        help="Write the failures to this file as SARIF 2.1.0, which code hosts show at the lines of the source.",
+    ),
+]
+
 MarkdownOption = Annotated[
     Path | None,
     typer.Option(

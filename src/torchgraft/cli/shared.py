@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 STANDARD_OUTPUT = Path("-")
 
+# The exit status of a command that needs a package which is not installed.
+MISSING_EXTRA = 3
+
 _PIPED_WIDTH = 120
 
 
@@ -86,10 +89,10 @@ def find_dtypes(names: Sequence[str]) -> tuple[torch.dtype, ...]:
 
 
 def explain_missing(missing: ModuleNotFoundError, extra: str) -> None:
-    """Ends with one line where a package is missing that an extra brings."""
+    """Ends with one line, and with a status of its own, where a package is missing that an extra brings."""
     package = (missing.name or "").partition(".")[0]
     if package in ("sklearn", "matplotlib", "hypothesis", "jinja2", "tree_sitter", "tree_sitter_cpp"):
-        end_with(f"{package} is not installed: run pip install 'torchgraft[{extra}]'", 1)
+        end_with(f"{package} is not installed: run pip install 'torchgraft[{extra}]'", MISSING_EXTRA)
 
 
 def make_console(*files: Path | None) -> Console:

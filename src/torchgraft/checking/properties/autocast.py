@@ -24,7 +24,7 @@ from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.tensors.arguments import each_tensor, tensors_of
 from torchgraft.checking.tensors.compare import expect, expect_same
 from torchgraft.checking.tensors.dtypes import in_float64
-from torchgraft.checking.tensors.gradients import leaves_of, with_gradients
+from torchgraft.checking.tensors.gradients import differentiate, leaves_of, with_gradients
 from torchgraft.declaration.autocast import is_castable
 
 
@@ -109,7 +109,7 @@ def _check_wide(dtype: torch.dtype, call: Call) -> None:
     narrow = call.leaves(lowered)
     results = tree_leaves(call.function(*narrow))
     output_grads = call.output_grads(results)
-    cast_grads = torch.autograd.grad(results, leaves_of(narrow), output_grads, allow_unused=True)
+    cast_grads = differentiate(results, leaves_of(narrow), output_grads)
     exact = call.expected_gradients(output_grads, lowered)
 
     wide = call.leaves(
@@ -126,7 +126,7 @@ def _check_wide(dtype: torch.dtype, call: Call) -> None:
             torch.equal(one, other),
             f"the result, of arguments left in float32 under autocast to {_short(dtype)}, is not that of those cast",
         )
-    found = torch.autograd.grad(results, leaves_of(wide), output_grads, allow_unused=True)
+    found = differentiate(results, leaves_of(wide), output_grads)
     for name, leaf, one, other, right in zip(call.leaf_names, leaves_of(wide), found, cast_grads, exact, strict=True):
         if one is None or other is None or leaf.dtype == dtype:
             continue

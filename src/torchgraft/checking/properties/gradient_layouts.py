@@ -22,7 +22,7 @@ from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.tensors.arguments import tensors_of
 from torchgraft.checking.tensors.compare import expect_same
-from torchgraft.checking.tensors.gradients import attached, leaves_of
+from torchgraft.checking.tensors.gradients import attached, differentiate, leaves_of
 from torchgraft.checking.tensors.strides import significant_strides
 from torchgraft.sampling import Sample
 
@@ -47,7 +47,7 @@ def _check_strides(call: Call) -> None:
     results = attached(call.differentiable_results(tree_leaves(call.function(*arguments))), leaves_of(arguments))
     plain = call.output_grads(results)
     output_grads = [torch.empty_like(result).copy_(each) for result, each in zip(results, plain, strict=True)]
-    gradients = torch.autograd.grad(results, leaves_of(arguments), output_grads, allow_unused=True)
+    gradients = differentiate(results, leaves_of(arguments), output_grads)
     own: Sequence[Tensor] | None = None
     for place, (tensor, gradient) in enumerate(zip(leaves_of(arguments), gradients, strict=True)):
         if gradient is None:

@@ -6,11 +6,31 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from torchgraft.checking.kernel_code import UnreachedLines
 from torchgraft.checking.result import COMPILERS, DIED, Result
 from torchgraft.machine.environment import Environment
 
 # If kernels have many files, so many are named.
 _FEW = 3
+# The format of the report as JSON. It grows if an entry goes, or changes its meaning, its type or its name; it does not
+# grow if entries are added.
+FORMAT = 1
+# Properties that compare an operator with itself, and change one thing in between: what they say is the cause. The
+# others compare with the reference, which tells that something is wrong and not why.
+_NAME_A_CAUSE = (
+    "state",
+    "surroundings",
+    "read_only",
+    "numbers",
+    "value_regimes",
+    "gradient_regimes",
+    "mutation",
+    "memory_bounds",
+    "inputs_and_outputs",
+    "randomness",
+    "determinism",
+    "memory",
+)
 
 
 @dataclass(frozen=True)
@@ -53,6 +73,7 @@ class CheckReport:
         quick: whether the slow properties were left out.
         unfinished: how many properties were still to be run when the check was stopped.
         left_out: the kernels that did not run where their users run them.
+        unreached: the lines of kernels in Python that no property has run; empty if only some properties were asked.
     """
 
     results: tuple[Result, ...]
@@ -61,6 +82,7 @@ class CheckReport:
     quick: bool
     unfinished: int = 0
     left_out: tuple[LeftOut, ...] = ()
+    unreached: tuple[UnreachedLines, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -98,12 +120,17 @@ class CheckReport:
 
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON has it."""
-        return {"passed": self.passed, **asdict(self)}
+        report = {"format": FORMAT, "passed": self.passed, **asdict(self)}
+        for result in report["results"]:
+            # They are a part of what `unreached` says.
+            del result["lines"]
+        return report
 
     def __str__(self) -> str:
         lines = [describe(*alike) for alike in group_alike(self.failures)]
         if self.left_out:
             lines.append("\n".join(map(str, self.left_out)))
+        lines += map(str, self.unreached)
         lines.append(
             f"{self.count('pass')} passed, {self.count('fail')} failed, {self.count('not applicable')} not applicable"
         )
@@ -113,9 +140,10 @@ class CheckReport:
 def group_alike(failures: Iterable[Result]) -> list[list[Result]]:
     """Groups failures so that one description is enough for each group.
 
-    Those with the same cause are a group, which the first of them describes. So are those of several properties that
-    say the same of no input, as where a kernel is missing, or end in the same error at the same place. Any other is in
-    a group with those of the same property in other dtypes.
+    Those with the same cause are a group. So are those of several properties that say the same of no input, as where a
+    kernel is missing, or end in the same error at the same place. Any other is in a group with those of the same
+    property in other dtypes. The first of a group describes it: one that names the cause, or else the first that was
+    asked.
     """
     groups: dict[tuple[str, ...], list[Result]] = {}
     for result in failures:
@@ -124,7 +152,16 @@ def group_alike(failures: Iterable[Result]) -> list[list[Result]]:
         group.append(result)
         for key in keys:
             groups.setdefault(key, group)
-    return list({id(group): group for group in groups.values()}.values())
+    return [sorted(group, key=_rank) for group in {id(group): group for group in groups.values()}.values()]
+
+
+def _rank(result: Result) -> tuple[bool, bool]:
+    """Orders failures of one cause: those that name it come first, and then those of properties that name causes."""
+    failure = result.failure
+    assert failure is not None
+    # An error, and what is true of no sample, is no answer of the property.
+    is_answer = bool(failure.sample) and not failure.traceback
+    return not failure.kind, not (is_answer and result.property in _NAME_A_CAUSE)
 
 
 def _causes_of(result: Result) -> list[str]:
@@ -152,6 +189,10 @@ _NUMBER = re.compile(r"(0x)?[0-9a-f]*\d[0-9a-f]*")
 _HEAP = re.compile(r"^(\w*(alloc|free)\w*\(\): |corrupted |double free)", re.MULTILINE)
 
 
+# The beginning of the line of a description that has a file and a line.
+PLACE_LINE = "  source    "
+
+
 def describe(result: Result, *alike: Result) -> str:
     """Describes a failure for a person: the input, the expected and the found value, and how to repeat it.
 
@@ -166,6 +207,8 @@ def describe(result: Result, *alike: Result) -> str:
     lines.append(f"  {failure.message}")
     if failure.at_fault:
         lines.append(f"  at fault  {failure.at_fault}")
+    if failure.place:
+        lines.append(f"{PLACE_LINE}{failure.place}")
     if failure.sample:
         lines.append(f"  sample    {failure.sample}")
     if failure.arguments:

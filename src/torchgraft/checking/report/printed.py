@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rich.console import Console
 from rich.table import Column
 from rich.text import Text
 
 from torchgraft.checking.report.board import Board, make_table
-from torchgraft.checking.report.check_report import CheckReport, describe, group_alike
+from torchgraft.checking.report.check_report import PLACE_LINE, CheckReport, describe, group_alike
 
 
 def print_report(console: Console, board: Board, report: CheckReport, seconds: float) -> None:
@@ -21,6 +23,7 @@ def print_report(console: Console, board: Board, report: CheckReport, seconds: f
     _print_facts(console, report)
     _print_called(console, report)
     _print_left_out(console, report)
+    _print_unreached(console, report)
     _print_verdict(console, report, seconds)
 
 
@@ -32,7 +35,12 @@ def _print_failures(console: Console, report: CheckReport) -> None:
         console.print(Text(title, "bold red"), soft_wrap=True)
         for line in lines:
             style = "dim" if line.startswith("  |") else "bold" if line.startswith("  again") else ""
-            console.print(Text(line, style), soft_wrap=True)
+            text = Text(line, style)
+            if line.startswith(PLACE_LINE):
+                # A terminal that knows links opens the file.
+                file = line.removeprefix(PLACE_LINE).rpartition(":")[0]
+                text.stylize(f"link {Path(file).as_uri()}", len(PLACE_LINE))
+            console.print(text, soft_wrap=True)
 
 
 def _print_reasons(console: Console, report: CheckReport) -> None:
@@ -90,6 +98,14 @@ def _print_left_out(console: Console, report: CheckReport) -> None:
     if report.left_out:
         console.print()
     for each in report.left_out:
+        console.print(Text(str(each), "yellow"), soft_wrap=True)
+
+
+def _print_unreached(console: Console, report: CheckReport) -> None:
+    """Prints which lines of kernels in Python no property has run."""
+    if report.unreached:
+        console.print()
+    for each in report.unreached:
         console.print(Text(str(each), "yellow"), soft_wrap=True)
 
 

@@ -7,6 +7,11 @@ import torch
 from torch import Tensor
 
 from torchgraft.checking.tensors.arguments import tensors_of
+from torchgraft.checking.tensors.compare import Mismatch, expect_equal
+
+
+class IncomingChanged(Mismatch):
+    """The finding that a gradient formula writes to an incoming gradient."""
 
 
 def leaves_of(arguments: Iterable[Any]) -> list[Tensor]:
@@ -38,8 +43,45 @@ def randn_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
     return values.to(tensor.device, tensor.dtype)
 
 
+def differentiate(
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor], output_grads: Sequence[Tensor] | None = None, **options: bool
+) -> tuple[Tensor | None, ...]:
+    """Calls `torch.autograd.grad`, with None for an input that no gradient flows back to.
+
+    Incoming gradients are copied before: an expected value that is computed from changed ones would be wrong.
+
+    Raises:
+        IncomingChanged: the backward pass has written to one.
+    """
+    given = () if output_grads is None else output_grads
+    # What reads values ends the capture of a CUDA graph.
+    is_captured = any(each.is_cuda for each in given) and torch.cuda.is_current_stream_capturing()
+    copies = [] if is_captured else [each.detach().clone() for each in given]
+    gradients = torch.autograd.grad(outputs, inputs, output_grads, allow_unused=True, **options)
+    for number, (one, copy) in enumerate(zip(given, copies, strict=False), 1):
+        _expect_kept(one.detach(), copy, f" {number}" if len(copies) > 1 else "")
+    return gradients
+
+
+def _expect_kept(output_grad: Tensor, before: Tensor, which: str) -> None:
+    # This is the cheaper comparison; it cannot compare codes of one byte, and takes NaN for unlike NaN.
+    if output_grad.element_size() > 1 and torch.equal(output_grad, before):
+        return
+    try:
+        expect_equal(output_grad, before)
+    except Mismatch as error:
+        raise IncomingChanged(
+            f"the gradient formula writes to its incoming gradient{which}: autograd gives the same memory to other"
+            " formulas, so a formula must write to new tensors",
+            index=error.index,
+            expected=error.expected,
+            found=error.found,
+        ) from None
+
+
 def grad_or_zeros(
     outputs: Sequence[Tensor], inputs: Sequence[Tensor], output_grads: Sequence[Tensor] | None = None, **options: bool
 ) -> tuple[Tensor, ...]:
-    """Calls `torch.autograd.grad`, with zeros for an input that no gradient flows back to."""
-    return torch.autograd.grad(outputs, inputs, output_grads, allow_unused=True, materialize_grads=True, **options)
+    """Does what `differentiate` does, with zeros for an input that no gradient flows back to."""
+    found: Any = differentiate(outputs, inputs, output_grads, materialize_grads=True, **options)
+    return found
