@@ -15,8 +15,8 @@ from torchgraft.checking.tensors.compare import Mismatch
 
 NEW = ("smoke", "state", "surroundings", "layouts", "randomness", "incoming_gradients", "mutation")
 SAYS = {
-    "remembers_addresses": "returns what it computed for the old values of input in the same memory: it remembers",
-    "remembers_versions": "returns what it computed for the old values of input in the same memory: it remembers",
+    "remembers_addresses": "returns what it computed for the old values of ",
+    "remembers_versions": "returns what it computed for the old values of ",
     "remembers_the_last": "a gradient is another if a second call comes between forward and backward",
     "sets_threads": "changes the number of threads from ",
     "sets_a_switch": "changes torch.backends.cudnn.benchmark from False to True in backward and leaves it so",

@@ -197,7 +197,7 @@ def _blamed(failure: Failure, job: Job, case: Case) -> Failure:
 
     with warnings.catch_warnings(), _precision(job):
         warnings.simplefilter("ignore")
-        blame = find_blame(call, ask_again, is_named=bool(failure.kind))
+        blame = find_blame(call, ask_again, is_named=bool(failure.kind) or asked.of_calls)
     if blame.cause == CHANCE and asked.of_calls:
         return _placed(failure, job, case)
     blamed = replace(failure, at_fault=blame.part, cause=failure.kind or blame.cause)
