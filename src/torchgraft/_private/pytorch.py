@@ -226,7 +226,7 @@ def references_to_storage(storage: torch.UntypedStorage) -> int:
 
 
 def answer_at_compilation(name: str, question: Callable[..., bool], names: Sequence[str]) -> Callable[[Any], None]:
-    """What answers a question about the tensors of a frame while TorchDynamo traces it, as it knows no memory itself.
+    """Makes what answers a question about the tensors of a frame while TorchDynamo traces it, as it knows no memory itself.
 
     Args:
         name: of the local variable that gets the answer.

@@ -225,7 +225,7 @@ def _repair_reductions(interpreter: Any, values: _Values) -> None:
         return [values.handle(values.of(each.handle), dtype).data for each, dtype in zip(together, dtypes, strict=True)]
 
     def reduced(self: Any, arrays: Sequence[Any], dtypes: Sequence[Any], axis: int) -> list[Any]:
-        """What is left of arrays along a dimension, which then has one element."""
+        """Reduces arrays along a dimension, which then has one element."""
         ufunc = greatest.get(self.combine_fn)
         if ufunc is not None and not values.is_coded(dtypes[0]):
             return [ufunc.reduce(arrays[0], axis=axis, keepdims=True)]
@@ -505,7 +505,7 @@ def has_rules(kernel: Any) -> bool:
 
 
 def innermost(kernel: Any) -> Any:
-    """What `triton.jit` made, without what tunes it."""
+    """Returns the kernel that `triton.jit` made, without its tuner and heuristics."""
     while type(kernel).__name__ in ("Autotuner", "Heuristics"):
         kernel = kernel.fn
     return kernel
@@ -554,7 +554,7 @@ def _repair_tuning() -> None:
 
 
 def _key(tuner: Any, given: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a tuner remembers a configuration for."""
+    """Returns the key under which a tuner remembers a configuration."""
     named = [given[name] for name in tuner.keys if name in given]
     return (*named, *(str(each.dtype) for each in given.values() if hasattr(each, "dtype")))
 

@@ -40,7 +40,7 @@ _SECONDS_TO_START = 120.0
 
 @dataclass
 class _Found:
-    """What was found about the kernels of one operator.
+    """The findings about the kernels of one operator.
 
     Attributes:
         message: why a kernel does not compile; empty if all do.
@@ -247,7 +247,7 @@ def _find(launch: Launch) -> Any:
 
 
 def _doubts(ptx: Mapping[int, str]) -> list[str]:
-    """What the interpreter does not vouch for, as the code differs between GPUs."""
+    """Names the results that the interpreter does not vouch for, as the code differs between GPUs."""
     saturates = {target: "satfinite.e5m2" in text for target, text in ptx.items()}
     if any(saturates.values()) and not all(saturates.values()):
         return [

@@ -303,11 +303,18 @@ def _add(total: Tensor, input: Tensor) -> Tensor:
     return total + input
 
 
+def _expect_alike(total: Tensor, input: Tensor) -> None:
+    if total.shape != input.shape:
+        raise ValueError(f"input must have the sizes of total, {tuple(total.shape)}, got {tuple(input.shape)}")
+
+
 def _add_rows(total: Tensor, input: Tensor) -> None:
+    _expect_alike(total, input)
     total.data.add_(input)
 
 
 def _add_whole_rows(total: Tensor, input: Tensor) -> None:
+    _expect_alike(total, input)
     rows = total.data
     if rows.dim() == 2 and rows.stride(1) == 1 and rows.stride(0) > rows.shape[1]:
         left = rows.untyped_storage().nbytes() // rows.element_size() - rows.storage_offset()

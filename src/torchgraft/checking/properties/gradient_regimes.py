@@ -59,7 +59,7 @@ def _check_call(case: Case, call: Call) -> None:
         raise NotApplicable("no argument has a gradient")
     # A gradient that is wrong for ordinary values needs no other explanation.
     check_gradient(call)
-    samples, declared = case.samples, call.declaration.arguments
+    samples, declared, sizes = case.samples, call.declaration.arguments, _sizes_of_gradients(call)
     has_masks, has_kinks = samples.non_finite(call.sample), samples.kinks(call.sample)
     for unit in units(call, is_number):
         if names.isdisjoint(declared[place].name for place in unit.places):
@@ -68,7 +68,7 @@ def _check_call(case: Case, call: Call) -> None:
             arguments = changed(call, unit, regime.change)
             if regime.factor in (HUGE, TINY) or arguments is None or not is_usable(call.reference, arguments):
                 continue
-            ask = partial(_worst, call, regime, has_kinks=has_kinks)
+            ask = partial(_worst, call, regime, sizes, has_kinks=has_kinks)
             worse = ask(arguments)
             if worse is None:
                 continue
@@ -78,10 +78,20 @@ def _check_call(case: Case, call: Call) -> None:
             raise explained(call, unit, regime, arguments, worse, ask)
 
 
+def _sizes_of_gradients(call: Call) -> list[float]:
+    """The largest element of the gradient of each argument, for the values of the sample."""
+    leaves = call.leaves()
+    results = attached(call.differentiable_results(tree_leaves(call.reference(*leaves))), leaves_of(leaves))
+    exact = call.expected_gradients(call.output_grads(results))
+    return [each.abs().max().item() if each.numel() else 0.0 for each in exact]
+
+
 class _Gradients:
     """The gradients of one call with other arguments: by the reference, and how far they can be trusted."""
 
-    def __init__(self, call: Call, regime: Regime, arguments: tuple[Any, ...], *, has_kinks: bool) -> None:
+    def __init__(
+        self, call: Call, regime: Regime, sizes: Sequence[float], arguments: tuple[Any, ...], *, has_kinks: bool
+    ) -> None:
         self.call, self.exact = call, in_float64(arguments)
         leaves = call.leaves(arguments)
         results = attached(call.differentiable_results(tree_leaves(call.reference(*leaves))), leaves_of(leaves))
@@ -98,9 +108,12 @@ class _Gradients:
             roundings=2 if call.precision == call.dtype else 2 + math.isqrt(call.summed),
             coherent=regime.kind == "mean",
         )
+        # Where a unit saturates, its gradient is nearly zero, and a kernel that computes it from the unit's value finds
+        # a difference of one rounding.
+        eps = torch.finfo(call.precision).eps
         self.known = [
-            replace(common, exact=one, own=other, nearby=partial(self._nearby_alone, number))
-            for number, (one, other) in enumerate(zip(exact, own, strict=True))
+            replace(common, exact=one, own=other, nearby=partial(self._nearby_alone, number), negligible=eps * size)
+            for number, (one, other, size) in enumerate(zip(exact, own, sizes, strict=True))
         ]
 
     def of(self, arguments: Sequence[Any]) -> tuple[Tensor, ...]:
@@ -118,11 +131,13 @@ class _Gradients:
         return (each[number] for each in self._nearby)
 
 
-def _worst(call: Call, regime: Regime, arguments: tuple[Any, ...], *, has_kinks: bool) -> Worse | None:
+def _worst(
+    call: Call, regime: Regime, sizes: Sequence[float], arguments: tuple[Any, ...], *, has_kinks: bool
+) -> Worse | None:
     """Finds an element of a gradient that is worse than it can be; None if there is none."""
     try:
         # The reference is asked first: it refuses values that make no sense, and so may an operator that calls it.
-        right = _Gradients(call, regime, arguments, has_kinks=has_kinks)
+        right = _Gradients(call, regime, sizes, arguments, has_kinks=has_kinks)
     except Exception:
         return None
     if regime.kind == "mask" and not all(bool(known.exact.isfinite().all()) for known in right.known):

@@ -61,7 +61,7 @@ class Worse:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnError:
-    """What is known about the right results of one call.
+    """Knowledge about the right results of one call.
 
     Attributes:
         exact: by the reference in float64.
@@ -71,6 +71,7 @@ class OwnError:
         summed: the number of products that one element is a sum of.
         roundings: how often a result may have been rounded to the dtype.
         coherent: whether the products are all alike, so that their errors have one sign.
+        negligible: a difference that nobody asks about, as that of a gradient which is nearly zero here.
     """
 
     exact: Any
@@ -80,6 +81,7 @@ class OwnError:
     summed: int
     roundings: int = _ROUNDINGS
     coherent: bool = False
+    negligible: float = 0.0
 
     @cached_property
     def _nearby(self) -> list[list[Any]] | None:
@@ -153,7 +155,9 @@ class OwnError:
         if not is_defined.any():
             return None
         most_own = own_error.where(is_defined, 0).amax()
-        allowed = self.roundings * relative * magnitude + absolute * largest + _TIMES * most_own + tiny
+        allowed = (
+            self.roundings * relative * magnitude + absolute * largest + _TIMES * most_own + tiny + self.negligible
+        )
         wrong = is_defined & ~(error <= allowed)
         if not wrong.any():
             return None
