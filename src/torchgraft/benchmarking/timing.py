@@ -164,7 +164,7 @@ class Stopwatch:
         taken: dict[str, list[float]] = {name: [] for name in timers}
         before = self.look()
         for number in range(self._rounds(slowest, 1)):
-            for name in _in_turn(list(timers), number):
+            for name in in_turn(list(timers), number):
                 taken[name].append(timers[name].timeit(counts[name]).median)
         others = others_between(before, self.look())
         return {name: Timing(rounds, others=others) for name, rounds in taken.items()}
@@ -181,7 +181,7 @@ class Stopwatch:
         warm: dict[str, list[float]] = {name: [] for name in contenders}
         before = self.look()
         for number in range(self._rounds(slowest, 2 * calls)):
-            for name in _in_turn(list(contenders), number):
+            for name in in_turn(list(contenders), number):
                 cold[name].append(statistics.median(self._cold(contenders[name], calls, hosts[name])))
                 if name in warmed:
                     is_long = cold[name][0] > _LONG_SECONDS
@@ -230,7 +230,7 @@ class Stopwatch:
         return begin.elapsed_time(end) * 1e-3 / calls
 
 
-def _in_turn(names: list[str], number: int) -> list[str]:
+def in_turn(names: list[str], number: int) -> list[str]:
     """The names, another one first in each round."""
     first = number % len(names)
     return names[first:] + names[:first]
