@@ -8,6 +8,7 @@ that runs the reference, what there is to compare with. All take turns, and thos
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,7 +19,7 @@ from torch import Tensor
 from torchgraft.benchmarking.passes import Candidate
 from torchgraft.benchmarking.summary import short_dtype
 from torchgraft.benchmarking.table import Table
-from torchgraft.benchmarking.timing import LEAST_ROUNDS, Time, in_turn, summarise
+from torchgraft.benchmarking.timing import Ratio, Time, in_turn, outside
 from torchgraft.checking.call import Call
 from torchgraft.checking.distrust.judge import (
     Answer,
@@ -37,7 +38,8 @@ from torchgraft.kernels.precision import exact_reductions, true_precision
 from torchgraft.machine.environment import Environment, describe_environment
 
 _WARM_UPS = 2
-_MOST_ROUNDS = 50
+# The transport varies more than a call does, so that more rounds are needed than without it.
+_LEAST_ROUNDS, _MOST_ROUNDS = 16, 100
 _KERNEL, _REFERENCE, _TRANSPORT = "kernel", "reference", "transport"
 
 
@@ -46,7 +48,8 @@ class DistrustedRow:
     """The times of one call, in seconds.
 
     Attributes:
-        kernel: of the kernel, less the transport of the same round; None if a result was wrong.
+        kernel: of the kernel, less the transport of the same round: the median, and where it lies in 95 of 100; None if
+            a result was wrong.
         reference: of the reference, likewise.
         transport: what it takes to send the arguments and to receive results of these sizes.
         problem: why there is no time.
@@ -62,11 +65,12 @@ class DistrustedRow:
     problem: str = ""
 
     @property
-    def is_told(self) -> bool:
-        """Whether the time of the kernel stands out from how much the transport's varies."""
-        if self.kernel is None or self.transport is None:
-            return False
-        return self.kernel.low > 0 and self.kernel.median > self.transport.high - self.transport.low
+    def ratio(self) -> Ratio | None:
+        """How many times as long as the reference the kernel takes; None if either is lost in the transport."""
+        ours, theirs = self.kernel, self.reference
+        if ours is None or theirs is None or min(ours.low, theirs.low) <= 0:
+            return None
+        return Ratio(ours.median / theirs.median, ours.low / theirs.high, ours.high / theirs.low)
 
 
 @dataclass(frozen=True)
@@ -96,8 +100,8 @@ class DistrustedReport:
         ]
         notes = [f"{row.operator}, {row.sample}, {row.dtype}: {row.problem}" for row in self.rows if row.problem]
         notes += [
-            "By the judge's clock: arguments sent until results received, less the transport; the range holds half of"
-            " all rounds. Every timed result was compared with the reference.",
+            "By the judge's clock, from sending arguments to receiving results, less what the transport takes: medians,"
+            " and where they lie in 95 of 100. Every timed result was compared with the reference.",
             f"seed {self.seed}",
             str(self.environment),
         ]
@@ -106,23 +110,22 @@ class DistrustedReport:
 
 
 def _cells(row: DistrustedRow) -> list[str]:
-    assert row.kernel is not None
-    assert row.reference is not None
-    assert row.transport is not None
-    times = [_shown(each) for each in (row.kernel, row.reference, row.transport)]
-    if not row.is_told:
-        return [f"less than {_microseconds(row.transport.high - row.transport.low)}", times[1], "", times[2]]
-    known = row.reference.median > row.transport.high - row.transport.low
-    ratio = f"{row.kernel.median / row.reference.median:.2f}" if known else ""
-    return [times[0], times[1], ratio, times[2]]
+    ratio = row.ratio
+    compared = f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})" if ratio else ""
+    return [_shown(row.kernel), _shown(row.reference), compared, _shown(row.transport)]
 
 
-def _shown(taken: Time) -> str:
-    return f"{_microseconds(taken.median)} ({taken.low * 1e6:,.0f} to {taken.high * 1e6:,.0f})"
+def _shown(taken: Time | None) -> str:
+    if taken is None:
+        return ""
+    median, low, high = (f"{each * 1e6:,.0f}" for each in (taken.median, taken.low, taken.high))
+    return f"{median} µs ({low} to {high})" if taken.low > 0 else f"at most {high} µs"
 
 
-def _microseconds(seconds: float) -> str:
-    return f"{seconds * 1e6:,.0f} µs"
+def _median(rounds: Sequence[float]) -> Time:
+    """The median of all rounds, and where it lies in 95 of 100, by order statistics."""
+    found, left_out = sorted(rounds), outside(len(rounds))
+    return Time(statistics.median(found), found[left_out], found[-1 - left_out])
 
 
 def measure_distrusted(
@@ -176,7 +179,7 @@ def _time(call: Call, processes: dict[str, KernelProcess], secret: Secret, secon
     for process in processes.values():
         process.pause()
     number, ends = 0, 0.0
-    while number < _WARM_UPS + LEAST_ROUNDS or (number < _MOST_ROUNDS and time.monotonic() < ends):
+    while number < _WARM_UPS + _LEAST_ROUNDS or (number < _WARM_UPS + _MOST_ROUNDS and time.monotonic() < ends):
         if number == _WARM_UPS:
             ends = time.monotonic() + seconds * len(processes)
         once = replace(call, seed=secret.of(call.sample.name, call.dtype, number))
@@ -192,7 +195,7 @@ def _time(call: Call, processes: dict[str, KernelProcess], secret: Secret, secon
     kernel, reference = (
         [one - other for one, other in zip(taken[name], sent, strict=True)] for name in (_KERNEL, _REFERENCE)
     )
-    return summarise(kernel), summarise(reference), summarise(sent)
+    return _median(kernel), _median(reference), _median(sent)
 
 
 def _ask(call: Call, process: KernelProcess, arguments: Sequence[Any], sizes: Sequence[Tensor]) -> Answer:

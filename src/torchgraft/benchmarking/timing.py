@@ -94,19 +94,19 @@ def ratio_of(rounds: Sequence[float], baseline: Sequence[float]) -> Ratio:
     smallest and k-th largest enclose the true median but for the chance that fewer than k of n fall on one side.
     """
     ratios = sorted(one / other for one, other in zip(rounds, baseline, strict=True))
-    outside = _outside(len(ratios))
-    return Ratio(statistics.median(ratios), ratios[outside], ratios[-1 - outside])
+    left_out = outside(len(ratios))
+    return Ratio(statistics.median(ratios), ratios[left_out], ratios[-1 - left_out])
 
 
-def _outside(count: int) -> int:
+def outside(count: int) -> int:
     """How many ratios may be left out on either side of a 95 % interval."""
-    tail, outside = 0.0, 0
+    tail, left_out = 0.0, 0
     for below in range(count // 2):
         tail += math.comb(count, below) / 2**count
         if tail > 0.025:
             break
-        outside = below
-    return outside
+        left_out = below
+    return left_out
 
 
 @dataclass

@@ -359,6 +359,7 @@ class _Restarted:
     def __init__(self, kernel: str) -> None:
         self._kernel, self._scope = kernel, ExitStack()
         self._process: KernelProcess | None = None
+        self._problem: KernelDied | None = None
 
     def __enter__(self) -> "_Restarted":
         return self
@@ -368,9 +369,15 @@ class _Restarted:
 
     def on(self, device: torch.device) -> KernelProcess:
         """The process that computes on a device. Raises KernelDied if the kernel cannot be imported."""
+        if self._problem is not None:
+            raise self._problem
         if self._process is None or self._process.has_ended or self._process.device != device:
             self._scope.close()
-            [self._process] = self._scope.enter_context(started(self._kernel, device=device))
+            try:
+                [self._process] = self._scope.enter_context(started(self._kernel, device=device))
+            except KernelDied as problem:
+                self._problem = problem
+                raise
         return self._process
 
 

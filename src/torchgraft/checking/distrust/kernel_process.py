@@ -29,13 +29,26 @@ NOTHING = "nothing"
 REFERENCE_OF = "reference of "
 # Operators of PyTorch's that make, move or look at tensors, and compute nothing.
 _MOVES = {
-    *("alias", "as_strided", "cat", "clone", "contiguous", "copy_", "detach", "detach_"),
-    *("empty", "empty_like", "empty_strided", "expand", "expand_as", "fill_", "flatten", "full"),
-    *("full_like", "item", "lift_fresh", "narrow", "new_empty", "new_empty_strided", "new_full", "new_ones"),
-    *("new_zeros", "ones", "ones_like", "permute", "reshape", "resize_", "resolve_conj", "resolve_neg"),
-    *("result_type", "select", "set_", "slice", "split", "squeeze", "stack", "t"),
-    *("to", "transpose", "unbind", "unsqueeze", "view", "view_as", "zero_", "zeros"),
-    *("zeros_like", "_local_scalar_dense", "_reshape_alias", "_to_copy", "_unsafe_view"),
+    *(
+        "_conj",
+        "_has_compatible_shallow_copy_type",
+        "_local_scalar_dense",
+        "_pin_memory",
+        "_reshape_alias",
+        "_to_copy",
+        "_unsafe_view",
+        "adjoint",
+    ),
+    *("alias", "as_strided", "can_cast", "cat", "chunk", "clone", "conj", "contiguous"),
+    *("copy_", "detach", "detach_", "dim", "empty", "empty_like", "empty_strided", "expand"),
+    *("expand_as", "fill_", "flatten", "full", "full_like", "hsplit", "is_complex", "is_floating_point"),
+    *("is_nonzero", "is_pinned", "is_same_size", "item", "lift_fresh", "mT", "movedim", "narrow"),
+    *("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros", "numel", "ones", "ones_like"),
+    *("permute", "pin_memory", "promote_types", "ravel", "real", "repeat", "reshape", "resize_"),
+    *("resolve_conj", "resolve_neg", "result_type", "select", "set_", "size", "slice", "split"),
+    *("squeeze", "stack", "stride", "swapaxes", "t", "tensor_split", "to", "to_dense"),
+    *("transpose", "unbind", "unfold", "unsafe_split", "unsqueeze", "view", "view_as", "view_as_complex"),
+    *("view_as_real", "zero_", "zeros", "zeros_like"),
 }
 # How long work that goes on after a kernel has returned gets to change a result, in a call that is not timed.
 _SECONDS_FOR_LATE_WORK = 0.02
@@ -63,6 +76,8 @@ def main() -> None:
         except BaseException as error:
             answer, results = {"error": _text(error)}, []
         send(channel, answer, results)
+        # Nothing of one call takes memory from the next.
+        del tensors, results
 
 
 def _text(error: BaseException) -> str:
