@@ -43,7 +43,8 @@ added = Operator(
     "trusted::added(Tensor(a!) total, Tensor[] inputs, float factor, ScalarType? dtype=None) -> ()",
     reference=lambda total, inputs, factor, dtype: total + factor * sum(inputs),
 )
-_TABLE = [Sample("none", (Drawn((0, 3)), "honest")), Sample("few", (Drawn((2, 3)), "honest")), Sample("one", (Drawn(()), "honest"))]
+_SIZES = {"none": (0, 3), "few": (2, 3), "one": ()}
+_TABLE = [Sample(name, (Drawn(sizes), "honest")) for name, sizes in _SIZES.items()]
 _ADDED = Sample("added", (Drawn((2, 3)), [Drawn((2, 3)), Drawn((2, 3))], 0.5))
 samples = {
     "doubled": Samples(_TABLE, benchmarks=[Benchmark(_TABLE[1], "plain")]),
@@ -295,9 +296,10 @@ def test_what_the_environment_holds_stays_with_the_judge(subject, process):
 
 
 def test_arguments_of_every_kind_arrive_and_what_is_written_to_comes_back(folder):
-    result = check(folder, "added", "added", "--quick")
+    result = check(folder, "added", "added", "--quick", "--seed", "7")
     assert result.exit_code == 0, result.output
-    assert "✓" in result.output
+    assert "✓ 4" in result.output
+    assert "the inputs follow from --seed 7\n" in result.output
 
 
 def check(folder, operator, kernel, *options, file="planted_cheats"):
@@ -314,25 +316,28 @@ def test_a_process_that_dies_is_a_failure_and_one_that_babbles_is_ended(folder):
     assert "the answer of the kernel's process is none" in result.output
 
 
-def test_an_operator_is_judged_like_a_function_and_the_seed_repeats_it(folder, tmp_path):
+def test_an_operator_is_judged_like_a_function_and_the_seed_is_told(folder, tmp_path):
     """Its reference is the kernel's own, and nobody asks it what is right."""
     report = tmp_path / "report.json"
     options = ["--dtype", "float32", "--quick", "--json", str(report)]
-    seeds = []
-    for more in ([], ["--seed", "7"]):
-        result = check(folder, "doubled", "operator", *options, *more, file="planted_operator")
-        assert result.exit_code == 0, result.output
-        seeds.append(json.loads(report.read_text())["seed"])
-        assert f"the inputs follow from --seed {seeds[-1]}" in result.output
-    assert seeds[0] not in (0, 7)
-    assert seeds[1] == 7
+    result = check(folder, "doubled", "operator", *options, file="planted_operator")
+    assert result.exit_code == 0, result.output
+    written = json.loads(report.read_text())
+    assert written["calls"] == ["mul"]
+    assert 0 < written["seed"] < 2**63
+    assert f"the inputs follow from --seed {written['seed']}" in result.output
     assert "PyTorch computes a part of it: the kernel calls aten::mul" in result.output
 
 
 @pytest.mark.parametrize(
     ("operator", "kernel", "said"),
     [
-        ("trusted_doubled.py:doubled", "trusted_doubled.py:_reference", "part of what is not trusted"),
+        (
+            "trusted_doubled.py:doubled",
+            "trusted_doubled.py:_reference",
+            "part of ./trusted_doubled.py, which is not trusted",
+        ),
+        ("trusted_doubled.py:doubled", "trusted_doubled:_reference", "part of trusted_doubled, which is not trusted"),
         ("trusted_doubled.py", "planted_cheats.py:kernel", "needs one operator to judge by, got 2"),
         ("trusted_doubled.py:doubled", "planted_cheats.py", "must be FILE.py:NAME"),
         ("trusted_doubled.py:doubled", "missing.py:kernel", "there is no file or folder"),
@@ -341,7 +346,9 @@ def test_an_operator_is_judged_like_a_function_and_the_seed_repeats_it(folder, t
 )
 def test_what_cannot_be_judged_is_refused(folder, monkeypatch, operator, kernel, said):
     monkeypatch.chdir(folder)
-    result = CliRunner().invoke(app, ["check", operator, "--distrust", f"./{kernel}"], catch_exceptions=False)
+    result = CliRunner().invoke(
+        app, ["check", operator, "--distrust", f"./{kernel}" if ".py" in kernel else kernel], catch_exceptions=False
+    )
     assert result.exit_code == (1 if "function" in said else 2)
     assert said in result.output
 

@@ -149,11 +149,11 @@ def measure_distrusted(
         KernelDied: the kernel cannot be imported.
     """
     first = candidates[0]
-    targets = (kernel, REFERENCE_OF + target_of(first.operator), NOTHING)
+    targets = (REFERENCE_OF + target_of(first.operator), NOTHING, kernel)
     rows = []
     on_step("importing the kernel")
     with started(*targets, device=first.device) as found, true_precision(), exact_reductions():
-        processes = dict(zip((_KERNEL, _REFERENCE, _TRANSPORT), found, strict=True))
+        processes = dict(zip((_REFERENCE, _TRANSPORT, _KERNEL), found, strict=True))
         for each in candidates:
             name, suite = each.operator.short_name, each.benchmark.suite
             row = DistrustedRow(name, suite, each.benchmark.sample.name, each.dtype_name)

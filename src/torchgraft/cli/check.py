@@ -101,8 +101,7 @@ def check(
             raise typer.Exit(1)
         return
     if distrust is not None:
-        others = (properties, every_kernel, kernels, sanitize, stress, emulate, compile_cuda, workers is not None)
-        if any(others):
+        if workers is not None or any((properties, every_kernel, kernels, sanitize, stress, emulate, compile_cuda)):
             end_with("--distrust can be combined only with --device, --dtype, --sample, --quick, --seed and --json")
         check_distrusted(
             console, targets or [], distrust, Selection((), dtypes or (), sample, quick, seed), device, json_file

@@ -28,8 +28,11 @@ def _find_subject(targets: Sequence[str], kernel: str) -> Subject:
     Raises:
         LookupError: there is not one alone, or it cannot judge the kernel.
     """
+    from torchgraft.checking.distrust import rights
     from torchgraft.checking.distrust.judge import expect_judgeable
 
+    if not rights.can_be_given_up():
+        raise LookupError("--distrust needs Linux: on this system one process may read the memory of another")
     found = find_subjects(targets) if targets else []
     if len(found) != 1:
         names = f": {', '.join(each.name for each in found)}" if found else ""
@@ -57,7 +60,7 @@ def check_distrusted(
         json_file: where the report is written as JSON; None: nowhere.
     """
     from torchgraft.checking import CheckReport
-    from torchgraft.checking.distrust import judge, rights
+    from torchgraft.checking.distrust import judge
     from torchgraft.checking.jobs import Job, find_devices
     from torchgraft.checking.report.live import LiveCheck
     from torchgraft.checking.report.printed import print_report
@@ -80,8 +83,6 @@ def check_distrusted(
         if not jobs:
             raise LookupError(f"there is nothing to check: {subject.name} does not take this dtype")
     secret = judge.Secret(selection.seed or None)
-    if rights.are_kept():
-        end_with("--distrust needs Linux: on this system nothing keeps one process out of the memory of another")
     interrupt_when_told_to_end()
     begun = time.monotonic()
     judged = judge.Judged()

@@ -212,14 +212,19 @@ def _printable(text: Any) -> str:
 def started(*targets: str, device: torch.device) -> Iterator[list[KernelProcess]]:
     """A scope in which processes run, each with its kernel imported, and nobody can read the memory of this one.
 
+    The last target is the kernel that is not trusted. It is imported when all others have read their files.
+
     Raises:
         KernelDied: a kernel cannot be imported.
     """
     with unreadable():
-        processes = [KernelProcess(target, device) for target in targets]
+        processes: list[KernelProcess] = []
         try:
-            for each in processes:
-                each.wait_until_ready()
+            for together in (targets[:-1], targets[-1:]):
+                begun = [KernelProcess(target, device) for target in together]
+                processes += begun
+                for each in begun:
+                    each.wait_until_ready()
             yield processes
         finally:
             for each in processes:
@@ -298,20 +303,14 @@ def expect_judgeable(subject: Subject, kernel: str) -> None:
     path = Path(place)
     if (path.suffix == ".py" or os.sep in place) and not path.exists():
         raise LookupError(f"there is no file or folder {place}")
-    for what, file in _files_of(subject):
-        if path.exists() and path.resolve() in (file, *file.parents):
+    modules = {"declaration": subject.operator.module, "reference": declaration.reference.__module__}
+    for what, module in modules.items():
+        file = Path(getattr(sys.modules.get(module), "__file__", None) or os.devnull).resolve()
+        if f"{module}.".startswith(f"{place}.") or (path.exists() and path.resolve() in (file, *file.parents)):
             raise LookupError(
-                f"the {what} of {subject.name} lies in {file}, which is part of what is not trusted: name an operator "
-                "that you have declared yourself, with its samples, outside of it"
+                f"the {what} of {subject.name} is part of {place}, which is not trusted: name an operator that you have"
+                " declared yourself, with its samples, outside of it"
             )
-
-
-def _files_of(subject: Subject) -> Iterator[tuple[str, Path]]:
-    """Yields the files that the judge believes."""
-    modules = {"declaration": subject.operator.module, "reference": subject.declaration.reference.__module__}
-    for what, name in modules.items():
-        if file := getattr(sys.modules.get(name), "__file__", None):
-            yield what, Path(file).resolve()
 
 
 def judge(

@@ -1,6 +1,6 @@
 """Rights that a process gives up, so that no process of the same user reads its memory, or it the memory of others.
 
-Only Linux has them; elsewhere nothing changes, and `are_kept` says so.
+Only Linux has them.
 """
 
 import ctypes
@@ -16,9 +16,9 @@ _CAPABILITIES_VERSION_3 = 0x20080522
 _KEPT_CAPABILITIES = 1 << 1 | 1 << 2
 
 
-def are_kept() -> bool:
-    """Whether this system has no such rights, so that nothing keeps one process out of another's memory."""
-    return sys.platform != "linux"
+def can_be_given_up() -> bool:
+    """Whether this system has such rights; else nothing keeps one process out of another's memory."""
+    return sys.platform == "linux"
 
 
 def _prctl(option: int, value: int) -> int:
@@ -28,9 +28,6 @@ def _prctl(option: int, value: int) -> int:
 @contextmanager
 def unreadable() -> Iterator[None]:
     """A scope in which no other process may read the memory of this one, unless root's capabilities let it."""
-    if are_kept():
-        yield
-        return
     before = _prctl(_GET_DUMPABLE, 0)
     _prctl(_SET_DUMPABLE, 0)
     try:
@@ -45,8 +42,6 @@ def give_up(*, readable: bool) -> None:
     Args:
         readable: whether processes of the same user may read this one's memory.
     """
-    if are_kept():
-        return
     _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     # Else a program that it starts as root would have all capabilities again.
     _prctl(_SET_NO_NEW_PRIVILEGES, 1)
