@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from torchgraft.benchmarking.distrusted import measure_distrusted
 from torchgraft.benchmarking.suite import Wanted, plan
 from torchgraft.checking.case import Case, CheckFailed
-from torchgraft.checking.distrust import frames
+from torchgraft.checking.distrust import frames, judge
 from torchgraft.checking.distrust.judge import Secret, judge_calls, started
 from torchgraft.checking.subject import Subject, find_subjects
 from torchgraft.cli import app
@@ -203,6 +203,16 @@ def babbling(input, cheat):
     return input
 
 
+def closing(input, cheat):
+    import gc
+    import socket
+
+    for each in gc.get_objects():
+        if isinstance(each, socket.socket):
+            each.close()
+    time.sleep(60)
+
+
 def added(total, inputs, factor, dtype):
     assert factor == 0.5 and dtype is None and isinstance(inputs, list)
     total.copy_(total.double() + factor * (inputs[0].double() + inputs[1].double()))
@@ -307,10 +317,13 @@ def check(folder, operator, kernel, *options, file="planted_cheats"):
     return CliRunner().invoke(app, [*words, "--device", "cpu", *options], catch_exceptions=False)
 
 
-def test_a_process_that_dies_is_a_failure_and_one_that_babbles_is_ended(folder):
+def test_a_process_that_dies_is_a_failure_and_one_that_babbles_is_ended(folder, monkeypatch):
     result = check(folder, "doubled", "crashing", "--dtype", "float32", "--quick")
     assert result.exit_code == 1
     assert "the process died: SIGABRT" in result.output
+    monkeypatch.setattr(judge, "_SECONDS_TO_DIE", 0.2)
+    result = check(folder, "doubled", "closing", "--dtype", "float32")
+    assert "the kernel's process has closed the channel to the judge" in result.output
     result = check(folder, "doubled", "babbling", "--dtype", "float32")
     assert result.exit_code == 1
     assert "the answer of the kernel's process is none" in result.output
@@ -335,9 +348,11 @@ def test_an_operator_is_judged_like_a_function_and_the_seed_is_told(folder, tmp_
         (
             "trusted_doubled.py:doubled",
             "trusted_doubled.py:_reference",
-            "part of ./trusted_doubled.py, which is not trusted",
+            "part of ./trusted_doubled.py and not trusted",
         ),
-        ("trusted_doubled.py:doubled", "trusted_doubled:_reference", "part of trusted_doubled, which is not trusted"),
+        ("trusted_doubled.py:doubled", "trusted_doubled:_reference", "part of trusted_doubled and not trusted"),
+        (".:doubled", "planted_cheats.py:kernel", "./planted_cheats.py lies in ., whose files the judge imports"),
+        (".", "planted_cheats.py:kernel", "./planted_cheats.py lies in ., whose files the judge imports"),
         ("trusted_doubled.py", "planted_cheats.py:kernel", "needs one operator to judge by, got 2"),
         ("trusted_doubled.py:doubled", "planted_cheats.py", "must be FILE.py:NAME"),
         ("trusted_doubled.py:doubled", "missing.py:kernel", "there is no file or folder"),

@@ -29,10 +29,12 @@ def _find_subject(targets: Sequence[str], kernel: str) -> Subject:
         LookupError: there is not one alone, or it cannot judge the kernel.
     """
     from torchgraft.checking.distrust import rights
-    from torchgraft.checking.distrust.judge import expect_judgeable
+    from torchgraft.checking.distrust.judge import expect_apart, expect_judgeable
 
     if not rights.can_be_given_up():
         raise LookupError("--distrust needs Linux: on this system one process may read the memory of another")
+    for target in targets:
+        expect_apart(target, kernel)
     found = find_subjects(targets) if targets else []
     if len(found) != 1:
         names = f": {', '.join(each.name for each in found)}" if found else ""

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchgraft.checking.result import NotApplicable
+
 _LENGTH_BYTES = 8
 _MOST_HEAD_BYTES = 1 << 20
 _MOST_DIMENSIONS = 64
@@ -148,7 +150,7 @@ def pack(arguments: Sequence[Any], tensors: list[Tensor]) -> list[Any]:
     """Writes arguments as JSON can hold them; appends their tensors to a list, and writes their places there.
 
     Raises:
-        TypeError: an argument is of another kind than those of a schema.
+        NotApplicable: an argument cannot be sent, such as a device.
     """
     return [_packed(each, tensors) for each in arguments]
 
@@ -165,7 +167,7 @@ def _packed(value: Any, tensors: list[Tensor]) -> Any:
         return {"complex": [value.real, value.imag]}
     if isinstance(value, torch.dtype):
         return {"dtype": _name(value)}
-    raise TypeError(f"an argument of type {type(value).__name__} cannot be sent to another process")
+    raise NotApplicable(f"an argument of type {type(value).__name__} cannot be sent to another process")
 
 
 def unpack(packed: Sequence[Any], tensors: Sequence[Tensor]) -> list[Any]:

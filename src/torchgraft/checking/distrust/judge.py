@@ -27,7 +27,7 @@ from torchgraft.checking.case import Case, CheckFailed, describe_arguments, fail
 from torchgraft.checking.distrust.frames import BadFrame, pack, receive, send
 from torchgraft.checking.distrust.rights import unreadable
 from torchgraft.checking.jobs import Job, OnResult, OnStart
-from torchgraft.checking.result import DIED, Failure, Result
+from torchgraft.checking.result import DIED, Failure, NotApplicable, Result
 from torchgraft.checking.subject import Subject, target_of
 from torchgraft.checking.tensors.compare import Mismatch, expect_same
 from torchgraft.kernels.precision import exact_reductions, true_precision
@@ -38,15 +38,15 @@ from torchgraft.sampling import Sample
 QUESTION = "distrusted"
 # A kernel may be compiled when it is imported, and a first call may compile as well.
 _SECONDS_TO_ANSWER = 600.0
+# How long a process may take to end after it has closed its channel.
+_SECONDS_TO_DIE = 5.0
 # How often each sample is called, with new values each time; and in a quick run.
 _TIMES, _QUICK_TIMES = 4, 2
 # How many samples are drawn; and in a quick run.
 _DRAWN, _QUICK_DRAWN = 20, 5
-# The variables that the process of a kernel inherits, by how their names begin: no others, as they may hold secrets.
-_INHERITED = (
-    *("PATH", "HOME", "LANG", "LC_", "TMPDIR", "LD_", "VIRTUAL_ENV", "CC", "CXX", "CFLAGS"),
-    *("CUDA", "NVIDIA", "TRITON", "TORCH", "OMP_", "MKL_"),
-)
+# The variables that the process of a kernel inherits, by name or by how their names begin. Others may hold secrets.
+_INHERITED = {"PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "CC", "CXX", "CFLAGS", "CXXFLAGS"}
+_INHERITED_KINDS = ("LC_", "LD_", "CUDA", "NVIDIA", "TRITON", "TORCH", "OMP_", "MKL_")
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from torchgraft.checking.distrust import kernel_process; kernel_process.main()"
@@ -91,7 +91,9 @@ class KernelProcess:
         self._channel, other = socket.socketpair()
         # Its output is never read as an answer; the end of it tells what a process died of.
         self._output = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
-        variables = {name: value for name, value in os.environ.items() if name.startswith(_INHERITED)}
+        variables = {
+            name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith(_INHERITED_KINDS)
+        }
         path = json.dumps([each for each in sys.path if each])
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-c", _PROGRAM, path, str(other.fileno()), target],
@@ -144,6 +146,8 @@ class KernelProcess:
         try:
             self._channel.settimeout(_SECONDS_TO_ANSWER)
             send(self._channel, head, tensors)
+        except TimeoutError:
+            self._died("the kernel's process did not read its arguments in time")
         except OSError:
             self._died(DIED)
         answer, found = self._receive(2 * most + 2**16, _SECONDS_TO_ANSWER)
@@ -190,10 +194,14 @@ class KernelProcess:
 
     def _died(self, how: str) -> NoReturn:
         """Ends the process; raises KernelDied with the last that it printed."""
-        self._signal(signal.SIGKILL)
-        code = self._process.wait()
         if how == DIED:
-            how += f": {signal.Signals(-code).name}" if code < 0 else f": exit status {code}"
+            try:
+                code = self._process.wait(_SECONDS_TO_DIE)
+                how += f": {signal.Signals(-code).name}" if code < 0 else f": exit status {code}"
+            except subprocess.TimeoutExpired:
+                how = "the kernel's process has closed the channel to the judge"
+        self._signal(signal.SIGKILL)
+        self._process.wait()
         self._output.seek(0)
         lines = [_printable(line) for line in self._output.read()[-4000:].splitlines()[-6:]]
         raise KernelDied("\n".join([how, *lines]))
@@ -266,12 +274,12 @@ def verify(call: Call, answer: Answer, sizes: Sequence[Tensor]) -> None:
     Raises:
         Mismatch: they are wrong.
     """
+    # The reference computes where nothing else does.
+    call = replace(call, device=torch.device("cpu"))
     try:
-        if sizes:
-            names = [str(each.dtype) for each in sizes]
-            expect_same([str(each.dtype) for each in answer.results], names, "the results have the wrong dtypes")
-        # The reference computes where nothing else does.
-        call = replace(call, device=torch.device("cpu"))
+        likes = sizes or tree_leaves([call.reference(*call.arguments)])
+        names = [str(each.dtype) for each in likes]
+        expect_same([str(each.dtype) for each in answer.results], names, "the results have the wrong dtypes")
         call.expect_close(answer.results, tree_leaves([call.expected()]))
     except Mismatch as mismatch:
         if answer.late:
@@ -292,24 +300,36 @@ class Judged:
     called: dict[str, None] = field(default_factory=dict)
 
 
-def expect_judgeable(subject: Subject, kernel: str) -> None:
-    """Raises a LookupError if nothing can judge the kernel, or if it would be judged by itself."""
-    declaration = subject.declaration
-    if declaration.random:
-        raise LookupError(f"{subject.name} has random results, which no judge can expect")
+def expect_apart(target: str, kernel: str) -> None:
+    """Raises a LookupError if the judge, to find an operator, would import the kernel that is not trusted.
+
+    Args:
+        target: the operator, as a person names it.
+        kernel: the kernel, likewise.
+    """
     place, colon, name = kernel.rpartition(":")
     if not colon or not place or not name:
         raise LookupError(f"--distrust must be FILE.py:NAME, FOLDER:NAME or MODULE:NAME, got {kernel!r}")
     path = Path(place)
     if (path.suffix == ".py" or os.sep in place) and not path.exists():
         raise LookupError(f"there is no file or folder {place}")
-    modules = {"declaration": subject.operator.module, "reference": declaration.reference.__module__}
-    for what, module in modules.items():
-        file = Path(getattr(sys.modules.get(module), "__file__", None) or os.devnull).resolve()
-        if f"{module}.".startswith(f"{place}.") or (path.exists() and path.resolve() in (file, *file.parents)):
+    for folder in map(Path, (target, target.rpartition(":")[0] or target)):
+        if path.exists() and folder.is_dir() and folder.resolve() in path.resolve().parents:
+            raise LookupError(f"{place} lies in {folder}, whose files the judge imports: move it elsewhere")
+
+
+def expect_judgeable(subject: Subject, kernel: str) -> None:
+    """Raises a LookupError if nothing can judge the kernel, or if the judge has imported it."""
+    if subject.declaration.random:
+        raise LookupError(f"{subject.name} has random results, which no judge can expect")
+    place = kernel.rpartition(":")[0]
+    path = Path(place).resolve() if Path(place).exists() else None
+    for name, module in list(sys.modules.items()):
+        file = Path(getattr(module, "__file__", None) or os.devnull)
+        if f"{name}.".startswith(f"{place}.") or (path is not None and path in (file, *file.parents)):
             raise LookupError(
-                f"the {what} of {subject.name} is part of {place}, which is not trusted: name an operator that you have"
-                " declared yourself, with its samples, outside of it"
+                f"the judge has imported {name}, which is part of {place} and not trusted: name an operator that you"
+                " have declared yourself, with its samples, and that does not import the kernel"
             )
 
 
@@ -339,7 +359,7 @@ def judge(
             on_start(job)
             begun = time.perf_counter()
             case = Case(subject, torch.device(job.device), job.dtype, secret.seed, job.quick, job.only)
-            status: Literal["pass", "fail"] = "pass"
+            status: Literal["pass", "fail", "not applicable"] = "pass"
             more: dict[str, Any] = {}
             try:
                 judged.called.update(dict.fromkeys(judge_calls(case, processes.on(case.device), secret)))
@@ -347,6 +367,9 @@ def judge(
                 failure = error.failure if isinstance(error, CheckFailed) else _failure(error)
                 status = "fail"
                 more["failure"] = replace(failure, reproduce=_again(job, kernel, secret))
+            except NotApplicable as reason:
+                status = "not applicable"
+                more["reason"] = str(reason)
             result = job.result(status, time.perf_counter() - begun, called=case.called, **more)
             judged.results.append(result)
             on_result(job, result)
