@@ -14,20 +14,21 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from torchgraft.benchmarking.distrusted import measure_distrusted
+from torchgraft.benchmarking.distrusted import DistrustedReport, DistrustedRow, measure_distrusted
 from torchgraft.benchmarking.suite import Wanted, plan
+from torchgraft.benchmarking.timing import Time
 from torchgraft.checking.case import Case, CheckFailed
 from torchgraft.checking.distrust import frames, judge
 from torchgraft.checking.distrust.judge import Secret, judge_calls, started
 from torchgraft.checking.subject import Subject, find_subjects
 from torchgraft.cli import app
-from torchgraft.sampling import Drawn, Sample, Samples
+from torchgraft.sampling import Benchmark, Drawn, Sample, Samples
 
 TRUSTED = """
 import torch
 
 from torchgraft import Operator
-from torchgraft.sampling import Benchmark, Drawn, Sample, Samples
+from torchgraft.sampling import Drawn, Sample, Samples
 
 
 def _reference(input, cheat):
@@ -46,10 +47,7 @@ added = Operator(
 _SIZES = {"none": (0, 3), "few": (2, 3), "one": ()}
 _TABLE = [Sample(name, (Drawn(sizes), "honest")) for name, sizes in _SIZES.items()]
 _ADDED = Sample("added", (Drawn((2, 3)), [Drawn((2, 3)), Drawn((2, 3))], 0.5))
-samples = {
-    "doubled": Samples(_TABLE, benchmarks=[Benchmark(_TABLE[1], "plain")]),
-    "added": Samples([_ADDED]),
-}
+samples = {"doubled": Samples(_TABLE), "added": Samples([_ADDED])}
 """
 
 CHEATS = '''
@@ -173,22 +171,20 @@ def with_the_reference(input):
     return torch.mul(input, 2)
 
 
+def slowly_with_patched_clocks(input):
+    time.perf_counter = time.monotonic = time.time = lambda: 0.0
+    torch.cuda.Event = None
+    time.sleep(0.05)
+    return input + input
+
+
 def kernel(input, cheat):
     return globals()[cheat](input)
 
 
-def slow_with_patched_clocks(input, cheat):
-    time.perf_counter = time.monotonic = time.time = lambda: 0.0
-    torch.cuda.Event = None
-    time.sleep(0.02)
-    return input + input
-
-
-def quick(input, cheat):
-    return input + input
-
-
 def crashing(input, cheat):
+    print("x" * 100_000, flush=True)
+    print("\\x1b[2J these were its last words", flush=True)
     os.abort()
 
 
@@ -321,6 +317,8 @@ def test_a_process_that_dies_is_a_failure_and_one_that_babbles_is_ended(folder, 
     result = check(folder, "doubled", "crashing", "--dtype", "float32", "--quick")
     assert result.exit_code == 1
     assert "the process died: SIGABRT" in result.output
+    assert "[2J these were its last words" in result.output
+    assert "\x1b" not in result.output
     monkeypatch.setattr(judge, "_SECONDS_TO_DIE", 0.2)
     result = check(folder, "doubled", "closing", "--dtype", "float32")
     assert "the kernel's process has closed the channel to the judge" in result.output
@@ -369,13 +367,30 @@ def test_what_cannot_be_judged_is_refused(folder, monkeypatch, operator, kernel,
 
 
 def test_the_judge_keeps_the_time_and_compares_what_it_times(folder, subject):
-    """A sleep of 20 ms counts, although all clocks of its process stand still; and a result that is kept is seen."""
+    """A sleep counts, although all clocks of its process stand still; and a result of an earlier call is seen."""
+    benchmarks = [
+        Benchmark(Sample(cheat, (Drawn((2, 3)), cheat)), "cheats")
+        for cheat in ("by_first_call", "slowly_with_patched_clocks")
+    ]
+    subject = Subject(subject.operator, Samples(subject.samples.table, benchmarks=benchmarks))
     candidates = [each.candidate for each in plan([subject], Wanted(torch.device("cpu")))]
-    report = measure_distrusted(f"{folder}/planted_cheats.py:slow_with_patched_clocks", candidates, Secret(), 0.0)
-    [row] = report.rows
-    assert report.passed
-    assert 0.015 < row.kernel.low <= row.kernel.median
-    assert row.transport.median < 0.015
+    report = measure_distrusted(f"{folder}/planted_cheats.py:kernel", candidates, Secret(), 0.0)
+    keeping, slow = report.rows
+    assert not report.passed
+    assert "the result is wrong" in keeping.problem
+    assert not slow.problem
+    assert slow.kernel.median > 0.03
+    assert slow.kernel.median > slow.reference.median
+    [table] = report.tables()
+    assert table.rows[0][0] == "trusted::doubled, slowly_with_patched_clocks, fp32"
+    assert any(note.startswith("trusted::doubled, by_first_call, float32: the result is wrong") for note in table.notes)
+
+
+def test_a_time_that_is_lost_in_the_transport_is_a_bound():
+    row = DistrustedRow("one", "all", "few", "float32", Time(1e-5, -1e-5, 3e-5), Time(2e-5, 1e-5, 4e-5), Time(1, 1, 1))
+    assert row.ratio is None
+    [table] = DistrustedReport("it", (row,), 1, None).tables()
+    assert table.rows[0][1:4] == ["at most 30 µs", "20 µs (10 to 40)", ""]
 
 
 def exchanged(head, *tensors, raw=b""):

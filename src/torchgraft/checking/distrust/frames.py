@@ -30,7 +30,7 @@ _DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _NAMES
 
 
 class BadFrame(Exception):  # noqa: N818  an answer that is none, not an error of the program
-    """What came is no frame, or is larger than agreed; or nothing came in time."""
+    """The bytes that came are no frame, or are more than agreed; or none came in time."""
 
 
 def send(channel: socket.socket, head: Mapping[str, Any], tensors: Sequence[Tensor] = ()) -> None:

@@ -38,6 +38,8 @@ from torchgraft.sampling import Sample
 QUESTION = "distrusted"
 # A kernel may be compiled when it is imported, and a first call may compile as well.
 _SECONDS_TO_ANSWER = 600.0
+# So many bytes of what a process printed are looked at after it died.
+_LAST_BYTES = 4000
 # How long a process may take to end after it has closed its channel.
 _SECONDS_TO_DIE = 5.0
 # How often each sample is called, with new values each time; and in a quick run.
@@ -90,7 +92,7 @@ class KernelProcess:
         self.target, self.device = target, device
         self._channel, other = socket.socketpair()
         # Its output is never read as an answer; the end of it tells what a process died of.
-        self._output = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115
         variables = {
             name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith(_INHERITED_KINDS)
         }
@@ -202,8 +204,9 @@ class KernelProcess:
                 how = "the kernel's process has closed the channel to the judge"
         self._signal(signal.SIGKILL)
         self._process.wait()
-        self._output.seek(0)
-        lines = [_printable(line) for line in self._output.read()[-4000:].splitlines()[-6:]]
+        # Nobody knows how much it has printed.
+        self._output.seek(max(0, self._output.seek(0, os.SEEK_END) - _LAST_BYTES))
+        lines = [_printable(line) for line in self._output.read(_LAST_BYTES).decode(errors="replace").splitlines()[-6:]]
         raise KernelDied("\n".join([how, *lines]))
 
 
