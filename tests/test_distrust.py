@@ -450,6 +450,7 @@ def framed(text):
         (framed(b'{"tensors": [["float32", [1e3], [1]]]}'), "its head cannot be read"),
         (framed(b'{"tensors": [["float32", [1048576], [1]]]}'), "4,194,304 bytes of tensors were announced"),
         (framed(b'{"tensors": [["float32", [281474976710655], [1]]]}'), "bytes of tensors were announced"),
+        (framed(b'{"tensors": [["float32", [%d, %d, 0], [1, 1, 1]]]}' % (2**47, 2**47)), "no tensor has such sizes"),
         (b"\xff" * 8, "bytes of its head were announced"),
     ],
 )

@@ -78,7 +78,11 @@ def receive(
     total = sum(dtype.itemsize * math.prod(sizes) for dtype, sizes, _ in layouts)
     if most_bytes is not None:
         _expect(total, most_bytes, "bytes of tensors")
-    tensors = [torch.empty_strided(sizes, strides, dtype=dtype) for dtype, sizes, strides in layouts]
+    try:
+        tensors = [torch.empty_strided(sizes, strides, dtype=dtype) for dtype, sizes, strides in layouts]
+    except RuntimeError:
+        # One without elements may have sizes whose product PyTorch cannot compute.
+        raise BadFrame("no tensor has such sizes") from None
     for each in tensors:
         if each.numel():
             _fill(channel, memoryview(_bytes_of(each)), ends)

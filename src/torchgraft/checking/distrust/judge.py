@@ -90,6 +90,7 @@ class KernelProcess:
 
     def __init__(self, target: str, device: torch.device) -> None:
         self.target, self.device = target, device
+        self._is_over = False
         self._channel, other = socket.socketpair()
         # Its output is never read as an answer; the end of it tells what a process died of.
         self._output = tempfile.TemporaryFile()  # noqa: SIM115
@@ -175,14 +176,20 @@ class KernelProcess:
 
     def end(self) -> None:
         """Ends the process, and those that it has started in its session."""
-        self._signal(signal.SIGKILL)
-        self._process.wait()
+        self._kill()
         self._channel.close()
         self._output.close()
 
+    def _kill(self) -> None:
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        # Its number may soon be that of another process.
+        self._is_over = True
+
     def _signal(self, number: int) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
+        if not self._is_over:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
 
     def _receive(self, most_bytes: int, seconds: float) -> tuple[dict[str, Any], list[Tensor]]:
         try:
@@ -202,8 +209,7 @@ class KernelProcess:
                 how += f": {signal.Signals(-code).name}" if code < 0 else f": exit status {code}"
             except subprocess.TimeoutExpired:
                 how = "the kernel's process has closed the channel to the judge"
-        self._signal(signal.SIGKILL)
-        self._process.wait()
+        self._kill()
         # Nobody knows how much it has printed.
         self._output.seek(max(0, self._output.seek(0, os.SEEK_END) - _LAST_BYTES))
         lines = [_printable(line) for line in self._output.read(_LAST_BYTES).decode(errors="replace").splitlines()[-6:]]
