@@ -226,7 +226,7 @@ def references_to_storage(storage: torch.UntypedStorage) -> int:
 
 
 def answer_at_compilation(name: str, question: Callable[..., bool], names: Sequence[str]) -> Callable[[Any], None]:
-    """Makes what answers a question about the tensors of a frame while TorchDynamo traces it, as it knows no memory itself.
+    """Makes a function that answers a question about the memory of tensors while TorchDynamo traces a frame.
 
     Args:
         name: of the local variable that gets the answer.

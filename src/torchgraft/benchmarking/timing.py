@@ -94,19 +94,19 @@ def ratio_of(rounds: Sequence[float], baseline: Sequence[float]) -> Ratio:
     smallest and k-th largest enclose the true median but for the chance that fewer than k of n fall on one side.
     """
     ratios = sorted(one / other for one, other in zip(rounds, baseline, strict=True))
-    outside = _outside(len(ratios))
-    return Ratio(statistics.median(ratios), ratios[outside], ratios[-1 - outside])
+    left_out = outside(len(ratios))
+    return Ratio(statistics.median(ratios), ratios[left_out], ratios[-1 - left_out])
 
 
-def _outside(count: int) -> int:
+def outside(count: int) -> int:
     """How many ratios may be left out on either side of a 95 % interval."""
-    tail, outside = 0.0, 0
+    tail, left_out = 0.0, 0
     for below in range(count // 2):
         tail += math.comb(count, below) / 2**count
         if tail > 0.025:
             break
-        outside = below
-    return outside
+        left_out = below
+    return left_out
 
 
 @dataclass
@@ -164,7 +164,7 @@ class Stopwatch:
         taken: dict[str, list[float]] = {name: [] for name in timers}
         before = self.look()
         for number in range(self._rounds(slowest, 1)):
-            for name in _in_turn(list(timers), number):
+            for name in in_turn(list(timers), number):
                 taken[name].append(timers[name].timeit(counts[name]).median)
         others = others_between(before, self.look())
         return {name: Timing(rounds, others=others) for name, rounds in taken.items()}
@@ -181,7 +181,7 @@ class Stopwatch:
         warm: dict[str, list[float]] = {name: [] for name in contenders}
         before = self.look()
         for number in range(self._rounds(slowest, 2 * calls)):
-            for name in _in_turn(list(contenders), number):
+            for name in in_turn(list(contenders), number):
                 cold[name].append(statistics.median(self._cold(contenders[name], calls, hosts[name])))
                 if name in warmed:
                     is_long = cold[name][0] > _LONG_SECONDS
@@ -230,7 +230,7 @@ class Stopwatch:
         return begin.elapsed_time(end) * 1e-3 / calls
 
 
-def _in_turn(names: list[str], number: int) -> list[str]:
+def in_turn(names: list[str], number: int) -> list[str]:
     """The names, another one first in each round."""
     first = number % len(names)
     return names[first:] + names[:first]

@@ -66,8 +66,17 @@ def find_subjects(targets: Sequence[Operator | str], samples: Samples | None = N
         ours = (each for name, each in Operator.registered.items() if name.startswith("torchgraft::"))
         found = [each for each in ours if each.module.startswith("torchgraft.")]
     else:
-        found = [each for target in targets for each in _find(target)]
+        found = find_operators(targets)
     return [subject_of(operator, samples) for operator in dict.fromkeys(found)]
+
+
+def find_operators(targets: Sequence[Operator | str]) -> list[Operator]:
+    """Finds operators as `find_subjects` does, with samples or without.
+
+    Raises:
+        LookupError: there is no such operator.
+    """
+    return [each for target in targets for each in _find(target)]
 
 
 def say_which_is_meant(target: str) -> str:

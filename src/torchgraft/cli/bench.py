@@ -34,8 +34,9 @@ from torchgraft.cli.bench_options import (
     TargetsOption,
     WaitOption,
 )
+from torchgraft.cli.distrust import bench_distrusted
 from torchgraft.cli.draw import draw_rows
-from torchgraft.cli.options import JsonOption, MarkdownOption, SampleOption, SeedOption
+from torchgraft.cli.options import DistrustOption, JsonOption, MarkdownOption, SampleOption, SeedOption
 from torchgraft.cli.shared import (
     Device,
     end_with,
@@ -106,6 +107,7 @@ def run(
     every_kernel: EveryKernelOption = False,
     draw: DrawOption = None,
     seed: SeedOption = 0,
+    distrust: DistrustOption = None,
     measured: MeasuredOption = False,
     patience: WaitOption = None,
     json_file: JsonOption = None,
@@ -140,6 +142,15 @@ def run(
         patience=patience,
         measured=measured,
     )
+    if distrust is not None:
+        if is_like or against or directions or models or explained or every_kernel or draw or html_file or output:
+            end_with(
+                "--distrust can be combined only with --device, --dtype, --layout, --suite, --sample, --quick, --seed,"
+                " --json and --markdown"
+            )
+        prepare_files(("--json", json_file), ("--markdown", markdown_file))
+        console = make_console(json_file, markdown_file)
+        return bench_distrusted(console, targets or [], distrust, wanted, seed, json_file, markdown_file)
     if device_like is not None:
         return _explain_like(device_like, _make_plan(targets or [], wanted, models=False), json_file, markdown_file)
     files = _prepare_report(json_file, html_file, markdown_file, output)

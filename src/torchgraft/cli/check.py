@@ -17,12 +17,14 @@ from rich.console import Console
 from rich.table import Column
 from rich.table import Table as RichTable
 
+from torchgraft.cli.distrust import check_distrusted
 from torchgraft.cli.mutants import check_mutants
 from torchgraft.cli.options import (
     CheckWorkersOption,
     CompileCudaOption,
     Devices,
     DevicesOption,
+    DistrustOption,
     DtypesOption,
     EmulateOption,
     EveryKernelOption,
@@ -73,6 +75,7 @@ def check(
     compile_cuda: CompileCudaOption = False,
     stress: StressOption = None,
     mutants: MutantsOption = None,
+    distrust: DistrustOption = None,
     quick: QuickOption = False,
     json_file: JsonOption = None,
     junit_file: JUnitOption = None,
@@ -100,6 +103,13 @@ def check(
         outcomes = check_mutants(targets or [], mutants, seed=seed, workers=count, console=console, json_file=json_file)
         if any(outcome.status in ("survived", "not reached") for _, outcome in outcomes):
             raise typer.Exit(1)
+        return
+    if distrust is not None:
+        if workers is not None or any((properties, every_kernel, kernels, sanitize, stress, emulate, compile_cuda)):
+            end_with("--distrust can be combined only with --device, --dtype, --sample, --quick, --seed and --json")
+        check_distrusted(
+            console, targets or [], distrust, Selection((), dtypes or (), sample, quick, seed), device, json_file
+        )
         return
     selection = Selection(properties or (), dtypes or (), sample, quick, seed)
     ways = Ways(every_kernel, kernels or (), sanitize, emulate, compile_cuda, stress)

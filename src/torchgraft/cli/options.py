@@ -169,6 +169,16 @@ CheckWorkersOption = Annotated[
         show_default=False,
     ),
 ]
+DistrustOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KERNEL",
+        help="Judge a kernel that is not trusted, in place of the operator's own, by the operator's "
+        "reference and samples: FILE.py:NAME, FOLDER:NAME or MODULE:NAME, a function or an Operator. Only another "
+        "process imports it. The inputs are new at each run, and --seed repeats them.",
+        show_default=False,
+    ),
+]
 ListOption = Annotated[
     bool, typer.Option("--list", help="List the properties, with --json as JSON, and check nothing.")
 ]

@@ -61,7 +61,7 @@ class PythonKernels:
 
     @property
     def listed(self) -> dict[str, tuple[str, int]]:
-        """The kernels that can be forced: each kernel, and each further configuration of one that `triton.autotune` tunes.
+        """The kernels that can be forced: each one, and each further configuration if `triton.autotune` tunes it.
 
         By the name of that: the name of the kernel, and the number of the configuration. Configurations are listed of
         kernels that the interpreter runs, where nothing else chooses between them.
