@@ -31,6 +31,7 @@ if _TYPE_CHECKING:
     from torchgraft import checking
     from torchgraft.building.aot_package import package
     from torchgraft.building.inline import load_inline
+    from torchgraft.capturing import capture, shadow
     from torchgraft.checking import check
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Operator",
     "PerformanceWarning",
     "__version__",
+    "capture",
     "check",
     "checking",
     "choices",
@@ -62,6 +64,7 @@ __all__ = [
     "nn",
     "package",
     "save_choices",
+    "shadow",
     "shift",
     "shift_grads",
     "shift_input_grad",
@@ -81,6 +84,8 @@ def __getattr__(name: str) -> _Any:
         return checking.check if name == "check" else checking
     if name == "load_inline":
         return _importlib.import_module("torchgraft.building.inline").load_inline
+    if name in ("capture", "shadow"):
+        return getattr(_importlib.import_module("torchgraft.capturing"), name)
     if name == "package":
         return _importlib.import_module("torchgraft.building.aot_package").package
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -30,6 +30,8 @@ class Property:
         forces_alone: whether samples that a forced kernel does not support are passed over: other kernels are not asked
             again. A property that makes several calls of a sample would then leave out those that it does support.
         asked_of: which operators it has a meaning for; the others are asked only where somebody names it.
+        of_samples: whether it asks about the samples that there are, so that it is asked of captured calls too: not
+            where it draws its own, or asks about the declaration.
         imports: modules of PyTorch's that it needs and that take long to import.
     """
 
@@ -42,6 +44,7 @@ class Property:
     of_kernels: bool = True
     forces_alone: bool = False
     asked_of: Callable[[Operator], bool] = lambda operator: True
+    of_samples: bool = True
     imports: Sequence[str] = ()
 
     @property

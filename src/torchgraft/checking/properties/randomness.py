@@ -98,4 +98,4 @@ def _check_distribution(call: Call) -> None:
         )
 
 
-PROPERTY = Property(check, asked_of=lambda operator: bool(operator.declaration.random))
+PROPERTY = Property(check, of_samples=False, asked_of=lambda operator: bool(operator.declaration.random))
