@@ -304,7 +304,7 @@ def watch_calls(library: torch.library.Library, operator: Any, watch: Callable[.
         operator: the overload.
         watch: `watch(go_on, arguments, named)` returns the results of `go_on()`, which goes on with the call.
     """
-    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)  # type: ignore[attr-defined]
+    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 
     def watched(keyset: Any, /, *arguments: Any, **named: Any) -> Any:
         return watch(lambda: operator.redispatch(keyset & below, *arguments, **named), arguments, named)

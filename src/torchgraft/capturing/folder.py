@@ -12,6 +12,7 @@ import os
 import secrets
 import socket
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -68,9 +69,10 @@ def write_beside(path: Path, write: Callable[[Path], Any]) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def file_of(folder: Path, operator: Operator, key: str) -> Path:
-    """Returns the file of a call."""
-    return folder / f"{operator.qualified_name.replace('::', '.')}-{key}.pt"
+def file_of(folder: Path, operator: Operator, key: str, *, alone: bool = False) -> Path:
+    """Returns the file of a call, one of its own if its values matter."""
+    values = f"-{secrets.token_hex(4)}" if alone else ""
+    return folder / f"{operator.qualified_name.replace('::', '.')}-{key}{values}.pt"
 
 
 def last_file_of(folder: Path, process: str) -> Path:
@@ -272,14 +274,21 @@ def _read_call(path: Path, count: int) -> CapturedCall:
             _expect_values(tensor, memory)
         dtype = dtype_named(call["dtype"])
         sizes = " and ".join(str(tuple(size)) for size in _sizes(call["arguments"]))
-        which = f"last of {path.stem.removesuffix(_LAST)}" if path.stem.endswith(_LAST) else path.stem[-6:]
-        name = f"{sizes} {call['dtype']} {which}"
         values = partial(_values_in, path, path.stat().st_mtime_ns)
+        name = f"{sizes} {call['dtype']} {_which(path.stem)}"
         sample = sample_of(name, call["arguments"], call["memories"], dtype, values, count)
         return CapturedCall(call["operator"], call["declared in"], path, sample)
     except Exception as error:
         # Whatever a damaged file makes of PyTorch, JSON and the functions above.
         raise CapturedFileError(_damaged(path, error)) from error
+
+
+def _which(stem: str) -> str:
+    """Tells a call from others of the same sizes, by the name of its file."""
+    if stem.endswith(_LAST):
+        return f"last of {stem.removesuffix(_LAST)}"
+    key, _, different = stem.partition("-")[2].partition("-")
+    return f"{key[:8]}-{different}" if different else key[:8]
 
 
 def _expect_values(tensor: Any, memory: Mapping[str, Any]) -> None:
@@ -306,5 +315,9 @@ def _values_in(path: Path, modified: int, number: int) -> Tensor:
 # One call is asked many times in a row.
 @lru_cache(maxsize=2)
 def _load(path: Path, modified: int) -> dict[str, Any]:
+    # PyTorch does not look at the checksums that it wrote.
+    with zipfile.ZipFile(path) as archive:
+        if (damaged := archive.testzip()) is not None:
+            raise ValueError(f"the checksum of {damaged} is wrong")
     content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     return content

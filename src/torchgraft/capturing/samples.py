@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
@@ -31,6 +31,7 @@ class Memory:
         statistics: of its values.
         values: returns them; None if they were not kept.
         follows: whether its dtype is that of the call, and another one if the call is made in another one.
+        stays: whether it is on the CPU while the call is on another device.
     """
 
     dtype: torch.dtype
@@ -38,6 +39,7 @@ class Memory:
     statistics: Statistics
     values: Callable[[], Tensor] | None
     follows: bool
+    stays: bool = False
 
     def make(self, device: torch.device, dtype: torch.dtype, generator: torch.Generator, *, as_it_was: bool) -> Tensor:
         """Makes new memory.
@@ -50,6 +52,8 @@ class Memory:
                 Integers are kept, as indices and offsets must fit each other.
         """
         dtype = dtype if self.follows else self.dtype
+        if self.stays and device.type != "meta":
+            device = torch.device("cpu")
         if device.type == "meta":
             return torch.empty(self.elements, dtype=dtype, device=device)
         numbers = self.dtype.is_floating_point or self.dtype.is_complex
@@ -152,6 +156,8 @@ def sample_of(
     Raises:
         ValueError: a tensor does not lie in its memory, or no call was taken apart so.
     """
+    devices = dict(_devices(arguments))
+    mixed = any(device != "cpu" for device in devices.values())
     pieces = [
         Memory(
             dtype_named(each["dtype"]),
@@ -159,6 +165,7 @@ def sample_of(
             each["statistics"],
             partial(values, number) if each["kept"] else None,
             dtype_named(each["dtype"]) == dtype,
+            mixed and devices.get(number) == "cpu",
         )
         for number, each in enumerate(memories)
     ]
@@ -179,8 +186,8 @@ def sample_of(
             dtype=None if memory.follows else own,
             low=statistics["min"] if integers else 0,
             high=statistics["max"] + 1 if integers else 2,
-            # Other sizes may have more elements than there are integers.
-            distinct=integers and statistics["distinct"] and math.prod(size) > 1,
+            # A few indices are distinct by chance; a permutation is meant to be one.
+            distinct=integers and statistics["distinct"] and _is_permutation(statistics, math.prod(size)),
             ordered=integers and statistics["ordered"] and len(size) == 1,
         )
         own_fields = {each.name: getattr(plain, each.name) for each in fields(Drawn)}
@@ -189,6 +196,20 @@ def sample_of(
     return CapturedSample(
         name, tuple(as_value(each, tensor_of) for each in arguments.values()), captured=dtype, count=count
     )
+
+
+def _is_permutation(statistics: Statistics, elements: int) -> bool:
+    span: int = statistics["max"] - statistics["min"] + 1
+    return elements == span > 1
+
+
+def _devices(value: Any) -> Iterator[tuple[int, str]]:
+    """The devices of the pieces of memory, by number."""
+    if isinstance(value, dict) and "memory" in value and "device" in value and "stride" in value:
+        yield value["memory"], value["device"]
+    elif isinstance(value, (Mapping, list)):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _devices(each)
 
 
 def _scale(statistics: Statistics) -> float:

@@ -20,7 +20,7 @@ from torchgraft.capturing.statistics import statistics_of
 from torchgraft.declaration import FLOATING, Declaration
 from torchgraft.declaration.schema import tensors_in
 
-# Vectors and asynchronous copies need no more than this alignment, in bytes.
+# Allocations of PyTorch have this alignment at least, in bytes.
 ALIGNMENT = 64
 # Bytes in which a piece of memory is held that tensors of several dtypes share.
 _BYTES = torch.uint8
@@ -140,7 +140,10 @@ def _find_pieces(tensors: Sequence[Tensor]) -> tuple[list[Piece], list[Place]]:
             for span, member in zip(part, members, strict=True):
                 places[span.number] = Place(len(pieces), (before + span.begin - start) // member.element_size())
             pieces.append(piece)
-    return pieces, [places[number] for number in range(len(tensors))]
+    # In the order of the tensors: equal calls lie at other addresses.
+    order = list(dict.fromkeys(places[number].piece for number in range(len(tensors))))
+    found = [places[number]._replace(piece=order.index(places[number].piece)) for number in range(len(tensors))]
+    return [pieces[number] for number in order], found
 
 
 def _span(tensor: Tensor, number: int) -> _Span:

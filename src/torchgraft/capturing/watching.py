@@ -105,8 +105,11 @@ def _begin(operator: Operator) -> _Watched:
     watched = _Watched((), torch.library.Library(operator.namespace, "FRAGMENT"))
 
     def by_kernel(go_on: Callable[[], Any], arguments: Sequence[Any], named: Any) -> Any:
-        complete = operator.declaration.complete(arguments, named)
-        return _run(watched, WatchedCall(operator, tuple(complete), False), go_on)
+        declaration = operator.declaration
+        # The raw name takes by position what the public one wants named.
+        if named or len(arguments) < len(declaration.arguments):
+            arguments = declaration.complete(arguments, named)
+        return _run(watched, WatchedCall(operator, tuple(arguments), False), go_on)
 
     def by_reference(before: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], Any]:
         def call(arguments: Sequence[Any]) -> Any:
@@ -123,15 +126,22 @@ def _begin(operator: Operator) -> _Watched:
     return watched
 
 
+@contextmanager
+def _alone() -> Iterator[None]:
+    """A scope for watchers: neither autograd, autocast and modes nor other watchers see what they do."""
+    with unwatched(), torch.no_grad(), pytorch.without_autocast(), torch._C.DisableTorchFunction():
+        yield
+
+
 def _run(watched: _Watched, call: WatchedCall, go_on: Callable[[], Any]) -> Any:
     # Tensors of compilers and of the device meta have no values.
     if _inside.is_on or not all(map(pytorch.has_memory, tensors_in(call.arguments))):
         return go_on()
-    with unwatched(), torch.no_grad(), pytorch.without_autocast():
+    with _alone():
         told = [after for watcher in watched.watchers if (after := watcher(call)) is not None]
     results = go_on()
     if told:
-        with unwatched(), torch.no_grad(), pytorch.without_autocast():
+        with _alone():
             for after in told:
                 after(results)
     return results
