@@ -16,10 +16,9 @@ from torch import Tensor
 from torch.autograd.graph import register_multi_grad_hook
 from torch.utils._pytree import tree_leaves
 
-from torchgraft._private import pytorch
 from torchgraft.capturing.folder import copied, describe, file_of, sample_in_memory, write_call
 from torchgraft.capturing.taken import TakenCall, take
-from torchgraft.capturing.watching import WatchedCall, unwatched, watching
+from torchgraft.capturing.watching import WatchedCall, alone, watching
 from torchgraft.capturing.writing import Operators, find_operators, is_recording_graph
 from torchgraft.checking.call import Call
 from torchgraft.checking.subject import target_of
@@ -129,7 +128,7 @@ class Shadow:
                 if not _is_as_wrong(found, call.reference(*call.arguments), expected):
                     self._report(number, call, taken, mismatch)
 
-        self._ask(call, compare)
+        self._ask(call, compare, recording=False)
 
     def hook(self, eager: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps the function that records gradients: it gives results of a chosen call hooks."""
@@ -165,23 +164,29 @@ class Shadow:
                 if not _is_as_wrong(found, _reference_gradients(call, output_grads), expected):
                     self._report(number, call, taken, mismatch)
 
-        with unwatched(), torch.enable_grad(), pytorch.without_autocast(), torch._C.DisableTorchFunction():
-            self._ask(call, compare)
+        self._ask(call, compare, recording=True)
 
-    def _ask(self, call: Call, compare: Callable[[], None]) -> None:
+    def _ask(self, call: Call, compare: Callable[[], None], *, recording: bool) -> None:
         def count() -> None:
             with self._lock:
                 self.compared += 1
             compare()
 
-        self._guarded(call.operator, [call.device], count)
+        self._guarded(call.operator, [call.device], count, recording=recording)
 
-    def _guarded(self, operator: Operator, devices: Sequence[torch.device], work: Callable[[], Any]) -> Any:
+    def _guarded(
+        self,
+        operator: Operator,
+        devices: Sequence[torch.device],
+        work: Callable[[], Any],
+        *,
+        recording: bool = False,
+    ) -> Any:
         """Does work that leaves the state of random numbers as it is, and whose errors are not the model's."""
         started = time.perf_counter()
         numbers = sorted({device.index or 0 for device in devices if device.type == "cuda"})
         try:
-            with torch.random.fork_rng(devices=numbers):
+            with alone(recording=recording), torch.random.fork_rng(devices=numbers):
                 return work()
         except DifferenceError:
             raise

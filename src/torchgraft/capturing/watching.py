@@ -35,7 +35,8 @@ class WatchedCall:
     by_reference: bool
 
 
-# Is called before each call; what it returns is called with the results, of the schema, visible or not.
+# Is called before each call; what it returns is called with the results, of the schema, visible or not. Both work in
+# the scope `alone`.
 Watcher = Callable[[WatchedCall], Callable[[Any], None] | None]
 
 
@@ -127,9 +128,9 @@ def _begin(operator: Operator) -> _Watched:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
-    """A scope for watchers: neither autograd, autocast and modes nor other watchers see what they do."""
-    with unwatched(), torch.no_grad(), pytorch.without_autocast(), torch._C.DisableTorchFunction():
+def alone(*, recording: bool = False) -> Iterator[None]:
+    """A scope for what a watcher does: neither autocast and modes nor other watchers see it, and autograd if asked."""
+    with unwatched(), torch.set_grad_enabled(recording), pytorch.without_autocast(), torch._C.DisableTorchFunction():
         yield
 
 
@@ -137,11 +138,8 @@ def _run(watched: _Watched, call: WatchedCall, go_on: Callable[[], Any]) -> Any:
     # Tensors of compilers and of the device meta have no values.
     if _inside.is_on or not all(map(pytorch.has_memory, tensors_in(call.arguments))):
         return go_on()
-    with _alone():
-        told = [after for watcher in watched.watchers if (after := watcher(call)) is not None]
+    told = [after for watcher in watched.watchers if (after := watcher(call)) is not None]
     results = go_on()
-    if told:
-        with _alone():
-            for after in told:
-                after(results)
+    for after in told:
+        after(results)
     return results

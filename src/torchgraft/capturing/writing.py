@@ -22,7 +22,7 @@ from torchgraft.capturing.folder import (
     write_index,
 )
 from torchgraft.capturing.taken import TakenCall, take
-from torchgraft.capturing.watching import WatchedCall, watching
+from torchgraft.capturing.watching import WatchedCall, alone, watching
 from torchgraft.declaration.schema import tensors_in
 from torchgraft.operator import Operator
 
@@ -107,7 +107,7 @@ class Capture:
 
     def note(self, call: WatchedCall) -> None:
         """Writes a call that is about to run, if none like it was written."""
-        with self._lock:
+        with self._lock, alone():
             self._seen += 1
             try:
                 self._note(call)
