@@ -21,12 +21,13 @@ import torchgraft
 from torchgraft import Operator
 from torchgraft.benchmarking import suite
 from torchgraft.benchmarking.suite import Wanted, plan
-from torchgraft.capturing import CapturedFileError, DifferenceError
+from torchgraft.capturing import CapturedFileError
 from torchgraft.capturing.folder import read_folder
 from torchgraft.capturing.statistics import draw, statistics_of
 from torchgraft.checking.subject import find_subjects
 from torchgraft.checking.tensors.strides import overwrite
 from torchgraft.cli import app
+from torchgraft.shadowing import DifferenceError
 
 F32, BF16 = torch.float32, torch.bfloat16
 
@@ -315,6 +316,17 @@ def test_calls_that_differ_in_values_alone_are_counted(tmp_path):
     counts = sorted(call.sample.count for call in read_folder(tmp_path))
     assert counts == [1, 1, 1, 1, 1, 4, 4]
     assert (captured.seen, captured.distinct) == (13, 7)
+
+
+def test_calls_with_numbers_in_other_ranges_differ_if_asked(tmp_path):
+    values = [torch.full((3,), value) for value in (1.0, 1.5, -1.0, 3e4, 1e-30, 0.0, math.inf)]
+    values.append(torch.tensor([1.0, math.nan, 0.5]))
+    with torchgraft.capture(product, tmp_path, ranges=True) as captured:
+        for each in values:
+            product(each, torch.ones(3))
+            product(each.to(BF16), torch.ones(3, dtype=torch.int64))
+    assert captured.distinct == 2 * 6
+    assert sorted(call.sample.count for call in read_folder(tmp_path)) == [1] * 10 + [3] * 2
 
 
 def test_a_person_can_read_the_index(tmp_path):
@@ -700,7 +712,7 @@ def test_a_folder_without_calls_says_how_to_capture_some(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "named", "error", "problem"),
     [
-        ((3,), {}, TypeError, "operators must be torchgraft.Operators, .* got 3"),
+        ((3,), {}, TypeError, r"operators must be torchgraft\.Operators, .* got 3"),
         ((len,), {}, TypeError, "got <built-in function len>"),
         (([],), {}, ValueError, "operators must name one operator at least"),
         (("nothing::here",), {}, ValueError, "nothing declares 'nothing::here'"),

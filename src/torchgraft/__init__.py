@@ -31,8 +31,9 @@ if _TYPE_CHECKING:
     from torchgraft import checking
     from torchgraft.building.aot_package import package
     from torchgraft.building.inline import load_inline
-    from torchgraft.capturing import capture, shadow
+    from torchgraft.capturing import capture
     from torchgraft.checking import check
+    from torchgraft.shadowing import shadow
 
 __all__ = [
     "Fallback",
@@ -84,8 +85,10 @@ def __getattr__(name: str) -> _Any:
         return checking.check if name == "check" else checking
     if name == "load_inline":
         return _importlib.import_module("torchgraft.building.inline").load_inline
-    if name in ("capture", "shadow"):
-        return getattr(_importlib.import_module("torchgraft.capturing"), name)
+    if name == "capture":
+        return _importlib.import_module("torchgraft.capturing").capture
+    if name == "shadow":
+        return _importlib.import_module("torchgraft.shadowing").shadow
     if name == "package":
         return _importlib.import_module("torchgraft.building.aot_package").package
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

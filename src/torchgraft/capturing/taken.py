@@ -88,9 +88,28 @@ def take(declaration: Declaration, arguments: Sequence[Any]) -> TakenCall:
     }
     known = {name: _without_place(value) for name, value in written.items() if name not in declaration.random}
     shapes = [(each.elements, str(each.dtype)) for each in pieces]
-    text = json.dumps([declaration.schema, known, shapes], sort_keys=True)
-    key = hashlib.sha256(text.encode()).hexdigest()[:12]
+    key = _hashed([declaration.schema, known, shapes])
     return TakenCall(written, tuple(pieces), _dtype_of(declaration, arguments), key)
+
+
+def with_ranges(taken: TakenCall) -> TakenCall:
+    """Gives a call another key if its numbers lie in another range: another power of 16, or some not finite.
+
+    A GPU is waited for.
+    """
+    ranges = []
+    for piece in taken.pieces:
+        if not piece.tensor.dtype.is_floating_point or not piece.tensor.numel():
+            continue
+        sizes = piece.tensor.detach().to(torch.promote_types(piece.tensor.dtype, torch.float32)).abs()
+        largest = sizes.nan_to_num(0.0, 0.0).amax().item()
+        is_finite = bool(sizes.isfinite().all())
+        ranges.append((math.floor(math.log2(largest) / 4) if largest else None, is_finite))
+    return taken._replace(key=_hashed([taken.key, ranges]))
+
+
+def _hashed(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _dtype_of(declaration: Declaration, arguments: Sequence[Any]) -> torch.dtype:

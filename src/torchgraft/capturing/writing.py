@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-import torchgraft
 from torchgraft.capturing.folder import (
     IndexRow,
     describe,
@@ -21,14 +20,14 @@ from torchgraft.capturing.folder import (
     write_call,
     write_index,
 )
-from torchgraft.capturing.taken import TakenCall, take
+from torchgraft.capturing.taken import TakenCall, take, with_ranges
 from torchgraft.capturing.watching import WatchedCall, alone, watching
 from torchgraft.declaration.schema import tensors_in
 from torchgraft.operator import Operator
 
 _log = logging.getLogger("torchgraft.capture")
 
-# What `operators` may be: operators, their qualified names, functions such as torchgraft.shift, or several of these.
+# What `operators` may be: operators, their names, functions of torchgraft's own, or several of these.
 Operators = Operator | str | Callable[..., Any] | Sequence[Operator | str | Callable[..., Any]]
 
 
@@ -49,15 +48,12 @@ def _find_operator(operator: Any) -> Operator:
     if isinstance(operator, Operator):
         return operator
     name = operator
-    if callable(operator):
-        # The function of an operator of torchgraft's, which checks its arguments and calls it.
-        name = getattr(operator, "__name__", "")
-        if getattr(torchgraft, name, None) is not operator:
-            name = operator
+    if getattr(operator, "__module__", "").startswith("torchgraft.operators."):
+        # The public function of an operator, which checks its arguments and calls it.
+        name = operator.__name__
     if not isinstance(name, str):
         raise TypeError(
-            "operators must be torchgraft.Operators, their names or functions such as torchgraft.shift, got"
-            f" {operator!r}"
+            f"operators must be torchgraft.Operators, their names or functions of torchgraft's own, got {operator!r}"
         )
     found = Operator.registered.get(name if "::" in name else f"torchgraft::{name}")
     if found is None:
@@ -78,8 +74,10 @@ class Capture:
         folder: to which they are written.
     """
 
-    def __init__(self, folder: Path, *, values: bool, largest: int, calls: int, total: int, last: bool) -> None:
-        self.folder = folder
+    def __init__(
+        self, folder: Path, *, values: bool, ranges: bool, largest: int, calls: int, total: int, last: bool
+    ) -> None:
+        self.folder, self._ranges = folder, ranges
         self._values, self._largest, self._calls, self._total, self._last = values, largest, calls, total, last
         self._process = process_name()
         self._lock = threading.RLock()
@@ -105,7 +103,7 @@ class Capture:
         """How many calls were not written: they are too many, of a kind that no file holds, or writing failed."""
         return self._refused + self._unwritten
 
-    def note(self, call: WatchedCall) -> None:
+    def _note_call(self, call: WatchedCall) -> None:
         """Writes a call that is about to run, if none like it was written."""
         with self._lock, alone():
             self._seen += 1
@@ -122,11 +120,13 @@ class Capture:
         may_wait = not is_recording_graph(call.arguments)
         if self._last and may_wait:
             self._write(last_file_of(self.folder, self._process), operator, taken, values=True)
+        if self._ranges and may_wait:
+            taken = with_ranges(taken)
         key = operator.qualified_name, taken.key
         if (row := self._rows.get(key)) is not None:
             self._rows[key] = IndexRow(row.operator, row.call, row.count + 1, row.file, row.bytes)
             if self._seen >= self._next_index:
-                self.write_index()
+                self._write_index()
             return
         if len(self._rows) >= self._calls:
             self._say_once(
@@ -140,7 +140,7 @@ class Capture:
             written = self._write(path, operator, taken, values=values, statistics=may_wait)
         self._bytes += written
         self._rows[key] = IndexRow(operator.qualified_name, describe(taken.arguments), 1, path.name, written)
-        self.write_index()
+        self._write_index()
 
     def _write(self, path: Path, operator: Operator, taken: TakenCall, *, values: bool, statistics: bool = True) -> int:
         return write_call(path, operator, taken, values=values, largest=self._largest, statistics=statistics)
@@ -150,14 +150,14 @@ class Capture:
             _log.warning(message)
         setattr(self, counter, getattr(self, counter) + 1)
 
-    def write_index(self) -> None:
+    def _write_index(self) -> None:
         """Writes the index of this process."""
         # Counts are right at the end; on the way the index need not be written at each call.
         self._next_index = 2 * self._seen
         notes = {"process": self._process, "seen": self._seen, "left out": self.left_out}
         write_index(self.folder / f"{self._process}.json", list(self._rows.values()), notes)
 
-    def end(self, *, failed: bool) -> None:
+    def _end(self, *, failed: bool) -> None:
         """Writes the index once more, and removes the last call unless an exception ended the scope."""
         with self._lock:
             if not failed:
@@ -165,7 +165,7 @@ class Capture:
                     last_file_of(self.folder, self._process).unlink(missing_ok=True)
             try:
                 if self._seen:
-                    self.write_index()
+                    self._write_index()
             except OSError as error:
                 self._say_once("_unwritten", f"the index of {self.folder} could not be written: {error}")
 
@@ -176,6 +176,7 @@ def capture(
     folder: str | Path,
     *,
     values: bool = True,
+    ranges: bool = False,
     largest: int = 64 << 20,
     calls: int = 256,
     total: int = 1 << 30,
@@ -192,11 +193,13 @@ def capture(
     Several processes may write to one folder. The file of a call is read without running code from it.
 
     Args:
-        operators: a torchgraft.Operator, a name such as 'shift' or 'mypackage::softplus', a function such as
-            torchgraft.shift, or several of these.
+        operators: a torchgraft.Operator, a name such as 'mypackage::softplus', a function of torchgraft's that calls an
+            operator, or several of these.
         folder: to which to write; it is made if it is missing, and may hold calls of earlier runs.
         values: whether the values of tensors are written. Without them sizes, strides, dtypes and numbers are, and
             statistics from which a replay draws values anew.
+        ranges: whether calls differ if their largest floating-point numbers are of other powers of 16, or some are not
+            finite. Each call then waits for the GPU.
         largest: memory of more bytes is written without values.
         calls: the most different calls that this process writes.
         total: the most bytes of values that this process writes; further calls are written without values.
@@ -217,13 +220,13 @@ def capture(
             raise ValueError(f"{name} must be 0 or more, got {limit}")
     place = Path(folder).absolute()
     place.mkdir(parents=True, exist_ok=True)
-    captured = Capture(place, values=values, largest=largest, calls=calls, total=total, last=last)
+    captured = Capture(place, values=values, ranges=ranges, largest=largest, calls=calls, total=total, last=last)
     with ExitStack() as scopes:
         for operator in found:
-            scopes.enter_context(watching(operator, captured.note))
+            scopes.enter_context(watching(operator, captured._note_call))
         try:
             yield captured
         except BaseException:
-            captured.end(failed=True)
+            captured._end(failed=True)
             raise
-        captured.end(failed=False)
+        captured._end(failed=False)

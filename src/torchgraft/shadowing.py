@@ -31,6 +31,8 @@ from torchgraft.operator import Operator
 from torchgraft.operator.call import replace_in_call
 from torchgraft.sampling import Samples
 
+__all__ = ["DifferenceError", "Shadow", "shadow"]
+
 _log = logging.getLogger("torchgraft.shadow")
 
 # What real inputs add to the error that samples of small numbers have.
@@ -78,7 +80,7 @@ class Shadow:
     def __repr__(self) -> str:
         return f"Shadow({self.seen} calls seen, {self.compared} compared, {self.different} different)"
 
-    def watch(self, watched: WatchedCall) -> Callable[[Any], None] | None:
+    def _watch(self, watched: WatchedCall) -> Callable[[Any], None] | None:
         """Chooses whether a call is compared."""
         if watched.by_reference:
             return None
@@ -130,7 +132,7 @@ class Shadow:
 
         self._ask(call, compare, recording=False)
 
-    def hook(self, eager: Callable[..., Any]) -> Callable[..., Any]:
+    def _hook(self, eager: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps the function that records gradients: it gives results of a chosen call hooks."""
 
         def hooked(*arguments: Any) -> Any:
@@ -327,7 +329,7 @@ def shadow(
     shadowed = Shadow(place, every=every, gradients=gradients, largest=largest, most=most, on_difference=on_difference)
     with ExitStack() as scopes:
         for operator in found:
-            scopes.enter_context(watching(operator, shadowed.watch))
+            scopes.enter_context(watching(operator, shadowed._watch))
             if gradients:
-                scopes.callback(replace_in_call(operator.call, "eager", shadowed.hook))
+                scopes.callback(replace_in_call(operator.call, "eager", shadowed._hook))
         yield shadowed
