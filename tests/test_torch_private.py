@@ -129,6 +129,41 @@ def test_rules_of_dtensor():
     assert answer.needs_redistribute
 
 
+def test_watch_calls():
+    seen = []
+
+    def watch(go_on, arguments, named):
+        seen.append((arguments, named))
+        return go_on()
+
+    operator = torch.ops.torchgraft.mul_constant.default
+    with pytorch.scoped_library("torchgraft", "FRAGMENT") as library:
+        pytorch.watch_calls(library, operator, watch)
+        x = torch.ones(2)
+        assert operator(x, 3.0).tolist() == [3.0, 3.0]
+        with torch.inference_mode():
+            operator(x, constant=2.0)
+    operator(x, 4.0)
+    [(arguments, named), (others, again)] = seen
+    assert arguments[0] is x
+    assert (arguments[1:], named) == ((3.0,), {})
+    assert (*others[1:], *again.values()) == (2.0,)
+
+
+def test_has_memory():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    seen = []
+    torch.vmap(lambda x: (seen.append(pytorch.has_memory(x)), x)[1])(torch.ones(2))
+    with FakeTensorMode():
+        seen.append(pytorch.has_memory(torch.ones(2)))
+    seen.append(pytorch.has_memory(torch.ones(2, device="meta")))
+    assert seen == [False, False, False]
+    assert pytorch.has_memory(torch.ones(2))
+    assert pytorch.has_memory(torch.nn.Parameter(torch.ones(2)))
+    assert pytorch.has_memory(torch.nn.Buffer(torch.ones(2)))
+
+
 def test_without_autocast():
     with torch.autocast("cpu", dtype=torch.bfloat16), pytorch.without_autocast():
         assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype == torch.float32

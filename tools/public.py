@@ -18,11 +18,13 @@ import typer.main
 import torchgraft
 import torchgraft.arguments
 import torchgraft.building
+import torchgraft.capturing
 import torchgraft.checking
 import torchgraft.operator
 import torchgraft.packaging
 import torchgraft.parallel
 import torchgraft.sampling
+import torchgraft.shadowing
 from torchgraft import Operator
 from torchgraft.cli import app
 
@@ -45,6 +47,8 @@ MODULES = (
     torchgraft.native,
     torchgraft.arguments,
     torchgraft.building,
+    torchgraft.capturing,
+    torchgraft.shadowing,
     torchgraft.sampling,
     torchgraft.checking,
     torchgraft.packaging,

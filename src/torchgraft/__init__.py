@@ -31,7 +31,9 @@ if _TYPE_CHECKING:
     from torchgraft import checking
     from torchgraft.building.aot_package import package
     from torchgraft.building.inline import load_inline
+    from torchgraft.capturing import capture
     from torchgraft.checking import check
+    from torchgraft.shadowing import shadow
 
 __all__ = [
     "Fallback",
@@ -39,6 +41,7 @@ __all__ = [
     "Operator",
     "PerformanceWarning",
     "__version__",
+    "capture",
     "check",
     "checking",
     "choices",
@@ -62,6 +65,7 @@ __all__ = [
     "nn",
     "package",
     "save_choices",
+    "shadow",
     "shift",
     "shift_grads",
     "shift_input_grad",
@@ -81,6 +85,10 @@ def __getattr__(name: str) -> _Any:
         return checking.check if name == "check" else checking
     if name == "load_inline":
         return _importlib.import_module("torchgraft.building.inline").load_inline
+    if name == "capture":
+        return _importlib.import_module("torchgraft.capturing").capture
+    if name == "shadow":
+        return _importlib.import_module("torchgraft.shadowing").shadow
     if name == "package":
         return _importlib.import_module("torchgraft.building.aot_package").package
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

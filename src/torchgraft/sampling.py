@@ -307,6 +307,7 @@ class Benchmark:
         quick: whether it is one of the few rows of a quick run.
         large: how its result is verified in parts, where all of it in float64 would not fit.
         operations: the arithmetic that it takes at least, where that is less than the operator's `flops` count.
+        dtypes: in which it is measured if nobody names any; None: those that are usual on the device.
     """
 
     sample: Sample
@@ -315,6 +316,7 @@ class Benchmark:
     quick: bool = False
     large: Large | None = None
     operations: int | None = None
+    dtypes: tuple[torch.dtype, ...] | None = None
 
 
 @dataclass(frozen=True)

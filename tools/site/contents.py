@@ -33,6 +33,7 @@ TREE = {
         "docs/check/reference.md",
         "docs/check/evidence.md",
         "docs/bench.md",
+        "docs/real-inputs.md",
         "docs/packages.md",
         "docs/cpp.md",
         "docs/mistakes.md",

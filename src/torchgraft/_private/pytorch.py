@@ -219,6 +219,16 @@ def is_functional(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FunctionalTensor)
 
 
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor holds its values itself: no transform, compiler or class of tensors stands between."""
+    if tensor.device.type == "meta" or _functorch.is_functorch_wrapped_tensor(tensor):
+        return False
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        return True
+    fake = sys.modules.get("torch._subclasses.fake_tensor")
+    return not is_traceable_wrapper_subclass(tensor) and not (fake and isinstance(tensor, fake.FakeTensor))
+
+
 def references_to_storage(storage: torch.UntypedStorage) -> int:
     """How many tensors, and objects in Python, hold a storage."""
     count: int = torch._C._storage_Use_Count(storage._cdata)
@@ -281,6 +291,26 @@ def below_autograd(operator: Any, keyset: Any, arguments: Sequence[Any], named: 
     """Goes on with a call of an operator overload below autograd."""
     with torch._C._AutoDispatchBelowAutograd():
         return operator.redispatch(keyset & torch._C._after_autograd_keyset, *arguments, **named)
+
+
+def watch_calls(library: torch.library.Library, operator: Any, watch: Callable[..., Any]) -> None:
+    """Lets a function see every call of an operator overload that reaches a kernel, until the library is undone.
+
+    PyTorch asks for the backend of a call after autograd, transforms and modes and before kernels, in eager code and in
+    compiled graphs, under no_grad and in inference mode. Calls of operators that nobody watches pass there as before.
+
+    Args:
+        library: of the namespace of the operator.
+        operator: the overload.
+        watch: `watch(go_on, arguments, named)` returns the results of `go_on()`, which goes on with the call.
+    """
+    below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+
+    def watched(keyset: Any, /, *arguments: Any, **named: Any) -> Any:
+        return watch(lambda: operator.redispatch(keyset & below, *arguments, **named), arguments, named)
+
+    library.impl(operator.name().split("::")[1], watched, "BackendSelect", with_keyset=True)
+    forget_dispatch(operator)
 
 
 def without_autocast() -> AbstractContextManager[Any]:

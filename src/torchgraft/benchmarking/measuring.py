@@ -25,6 +25,7 @@ from torchgraft.checking.tensors.arguments import tensors_of
 from torchgraft.checking.tensors.compare import Mismatch, expect_close
 from torchgraft.checking.tensors.dtypes import in_float64
 from torchgraft.checking.tensors.gradients import leaves_of, with_gradients
+from torchgraft.checking.tensors.strides import overwrite
 from torchgraft.kernels import python_kernels
 from torchgraft.kernels.fallback import PerformanceWarning, fallbacks
 from torchgraft.kernels.precision import cudnn_switches, tf32_permitted
@@ -188,7 +189,7 @@ def _rewriting(candidate: Candidate, function: Callable[..., Any], arguments: Se
 
     def call() -> Any:
         for tensor, value in zip(written, values, strict=True):
-            tensor.copy_(value)
+            overwrite(tensor, value)
         return candidate.call.outcome_of(function, arguments)
 
     return call
@@ -220,7 +221,7 @@ def _verifier(candidate: Candidate, arguments: tuple[Any, ...]) -> Callable[[Any
         options["summed"] = max(summed, *(each.numel() for each in expected), sample.elements)
         return lambda found, roundings: expect_close(found, expected, **options, roundings=roundings)
     for value, new in zip(tensors_of(arguments), tensors_of(candidate.call.make(seed=1, on_device=True)), strict=True):
-        value.copy_(new)
+        overwrite(value, new)
     if (large := candidate.benchmark.large) is not None:
         prepare(large, arguments)
         return lambda found, roundings: expect_parts_close(

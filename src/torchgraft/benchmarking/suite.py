@@ -25,6 +25,7 @@ from torchgraft.checking.subject import Subject
 from torchgraft.kernels.precision import equal_precision
 from torchgraft.machine.environment import describe_environment
 from torchgraft.operator import FLOATING
+from torchgraft.sampling import Benchmark
 
 LAYOUTS = ("contiguous", "channels_last")
 DIRECTIONS = ("forward", "backward")
@@ -85,6 +86,11 @@ class Wanted:
     def asked_dtypes(self) -> tuple[torch.dtype, ...]:
         """The dtypes to measure in."""
         return _DTYPES[self.device.type] if self.dtypes is None else self.dtypes
+
+    def dtypes_of(self, benchmark: Benchmark) -> tuple[torch.dtype, ...]:
+        """The dtypes to measure a benchmark in."""
+        own = benchmark.dtypes if self.dtypes is None else None
+        return self.asked_dtypes if own is None else own
 
     @property
     def asked_patience(self) -> float:
@@ -172,10 +178,18 @@ def _candidates(subject: Subject, wanted: Wanted) -> Iterator[Candidate]:
     operator, samples = subject.operator, subject.samples
     against = wanted.against
     if against is None:
-        against = (*(tuple(samples.rivals) or ("reference",)), *samples.yardsticks)
+        named = tuple(samples.rivals)
+        # Nobody chose the sizes of captured calls, and rivals may not take them.
+        named = named if named and not subject.replay else (*named, "reference")
+        against = (*named, *samples.yardsticks)
     # One that another operator has is not this one's.
     against = tuple(name for name in against if name in {**samples.rivals, **samples.yardsticks} or name in _ALWAYS)
-    for benchmark, direction, dtype in product(samples.benchmarks, wanted.directions, wanted.asked_dtypes):
+    rows = (
+        (benchmark, direction, dtype)
+        for benchmark in samples.benchmarks
+        for direction, dtype in product(wanted.directions, wanted.dtypes_of(benchmark))
+    )
+    for benchmark, direction, dtype in rows:
         if wanted.device.type not in benchmark.devices or dtype not in (operator.declaration.dtypes or FLOATING):
             continue
         candidate = Candidate(

@@ -6,6 +6,7 @@ name.
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from torchgraft.checking.jobs import Job, find_devices, find_unreached_lines, make_jobs
 from torchgraft.checking.properties import PROPERTIES
@@ -30,6 +31,7 @@ def check(
     properties: Sequence[str] | None = None,
     seed: int = 0,
     quick: bool = False,
+    replay: str | Path = "",
 ) -> CheckReport:
     """Checks an operator against its reference, property by property, in this process.
 
@@ -40,14 +42,16 @@ def check(
         properties: the names of the properties; None takes all.
         seed: of all inputs.
         quick: leaves out what takes long: Inductor, ahead-of-time compilation, and most random inputs.
+        replay: a folder of `torchgraft.capture`, whose calls are the samples; empty: they are not.
 
     Returns:
         A report whose `passed` says whether all hold, and whose text says what does not.
 
     Raises:
         LookupError: there is no such operator, property or device, or no samples.
+        CapturedFileError: a file of the folder is damaged.
     """
-    subjects = find_subjects([operator], samples)
+    subjects = find_subjects([operator], samples, replay)
     devices = find_devices(device)
     jobs = make_jobs(subjects, devices=devices, properties=properties, seed=seed, quick=quick)
     results = tuple(run_job(job) for job in jobs)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 
+from torchgraft.capturing.samples import CapturedSample
 from torchgraft.checking.adopting.adopted import words_of
 from torchgraft.checking.kernel_code import UnreachedLines, unreached_lines
 from torchgraft.checking.kernel_place import place_of_kernel
@@ -43,6 +44,7 @@ class Job:
         under: the sanitizer under which the property runs again; empty: none.
         kernel: the kernel that runs every call that it supports; empty: the library chooses.
         place: where kernels run or are compiled, if not on the device: EMULATED, NVCC or TRITON.
+        replay: the folder of captured calls that are the samples; empty: none.
     """
 
     property_name: str
@@ -57,6 +59,7 @@ class Job:
     under: str = ""
     kernel: str = ""
     place: str = ""
+    replay: str = ""
 
     @property
     def where(self) -> str:
@@ -92,6 +95,8 @@ class Job:
             words.append("--quick")
         if self.under and not self.place:
             words.append("--sanitize")
+        if self.replay:
+            words += ["--replay", self.replay]
         if sample and not sample.endswith("(drawn)"):
             words += ["--sample", sample]
         return shlex.join(words)
@@ -155,14 +160,23 @@ def make_jobs(
     jobs = []
     for subject in subjects:
         samples = None if subject.beside else subject.samples
+        captured = [each.captured for each in subject.samples.table if isinstance(each, CapturedSample)]
         for device in devices:
             for name in PROPERTIES if properties is None else properties:
                 asked = PROPERTIES[name]
                 left_out = (quick and asked.slow) or not asked.asked_of(subject.operator)
+                left_out |= bool(subject.replay) and not asked.of_samples
                 if (left_out and properties is None) or torch.device(device).type not in asked.devices:
                     continue
-                chosen = (dtype for dtype in asked.dtypes_for(subject.operator) if dtypes is None or dtype in dtypes)
-                jobs += [Job(name, subject.operator, samples, device, dtype, seed, quick, only) for dtype in chosen]
+                wanted = dtypes
+                if subject.replay and asked.dtypes is None and dtypes is None:
+                    # What is asked in every dtype is asked in that of a real call.
+                    wanted = captured
+                chosen = [dtype for dtype in asked.dtypes_for(subject.operator) if wanted is None or dtype in wanted]
+                jobs += [
+                    Job(name, subject.operator, samples, device, dtype, seed, quick, only, replay=subject.replay)
+                    for dtype in chosen
+                ]
     return sorted(jobs, key=lambda job: job.property_name != SMOKE)
 
 

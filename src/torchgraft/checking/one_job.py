@@ -120,7 +120,7 @@ def run_here(
         return job.result("not applicable", 0.0, reason=reason)
     if reason := why_not_asked(job.operator, job.property_name):
         return job.result("not applicable", 0.0, reason=reason)
-    subject = subject_of(job.operator, job.samples)
+    subject = subject_of(job.operator, job.samples, job.replay)
     case = Case(subject, torch.device(job.device), job.dtype, job.seed, job.quick, job.only, job.calls, progress)
     torch.manual_seed(job.seed)
     started = time.perf_counter()

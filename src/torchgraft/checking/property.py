@@ -31,6 +31,8 @@ class Property:
             again. A property that makes several calls of a sample would then leave out those that it does support.
         asked_of: which operators it has a meaning for; the others are asked only where somebody names it.
         of_calls: whether it asks how calls depend on other calls: a failure that does not come again is then no chance.
+        of_samples: whether it asks about the samples that there are, so that it is asked of captured calls too: not
+            where it draws its own, or asks about the declaration.
         imports: modules of PyTorch's that it needs and that take long to import.
     """
 
@@ -44,6 +46,7 @@ class Property:
     forces_alone: bool = False
     asked_of: Callable[[Operator], bool] = lambda operator: True
     of_calls: bool = False
+    of_samples: bool = True
     imports: Sequence[str] = ()
 
     @property

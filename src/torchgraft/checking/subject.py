@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchgraft.capturing.folder import captured_samples, read_folder
 from torchgraft.declaration import Declaration
 from torchgraft.finding.places import declaring_modules, make_importable, name_of
 from torchgraft.finding.samples import samples_of
@@ -21,11 +22,13 @@ class Subject:
 
     Attributes:
         beside: whether the samples are those beside the declaration, so that another process finds them too.
+        replay: the folder of captured calls that the samples are, which another process reads too; empty: none.
     """
 
     operator: Operator
     samples: Samples
     beside: bool = True
+    replay: str = ""
 
     @property
     def declaration(self) -> Declaration:
@@ -38,18 +41,28 @@ class Subject:
         return self.operator.short_name
 
 
-def subject_of(operator: Operator, samples: Samples | None = None) -> Subject:
+def subject_of(operator: Operator, samples: Samples | None = None, replay: str = "") -> Subject:
     """Pairs an operator with its samples: those that are given, or else those that lie beside its declaration.
+
+    Args:
+        operator: any.
+        samples: None: those beside its declaration, or captured calls.
+        replay: a folder of captured calls, which are the samples; empty: they are not.
 
     Raises:
         LookupError: there are none.
+        CapturedFileError: a file of the folder is damaged.
     """
+    if replay:
+        return Subject(operator, captured_samples(operator, replay), replay=replay)
     if samples is not None:
         return Subject(operator, samples, beside=False)
     return Subject(operator, samples_of(operator))
 
 
-def find_subjects(targets: Sequence[Operator | str], samples: Samples | None = None) -> list[Subject]:
+def find_subjects(
+    targets: Sequence[Operator | str], samples: Samples | None = None, replay: str | Path = ""
+) -> list[Subject]:
     """Finds the operators that a person means.
 
     Args:
@@ -58,10 +71,15 @@ def find_subjects(targets: Sequence[Operator | str], samples: Samples | None = N
             none means all of torchgraft. The name of an operator goes before a folder of that name, which is then
             written `./name`. A package in a folder `src` is named without it; an installed one by its name.
         samples: for `subject_of`.
+        replay: a folder of captured calls: the operators that it has calls of, with these as their samples, are found
+            among the targets, or among all that are declared if none is named; empty: there is none.
 
     Raises:
         LookupError: there is no such operator, or it has no samples.
+        CapturedFileError: a file of the folder is damaged.
     """
+    if replay:
+        return _find_captured([operator for target in targets for operator in _find(target)], Path(replay))
     if not targets:
         ours = (each for name, each in Operator.registered.items() if name.startswith("torchgraft::"))
         found = [each for each in ours if each.module.startswith("torchgraft.")]
@@ -77,6 +95,20 @@ def find_operators(targets: Sequence[Operator | str]) -> list[Operator]:
         LookupError: there is no such operator.
     """
     return [each for target in targets for each in _find(target)]
+
+
+def _find_captured(named: Sequence[Operator], folder: Path) -> list[Subject]:
+    calls = read_folder(folder)
+    captured = dict.fromkeys(call.operator for call in calls)
+    operators = dict.fromkeys(named or (each for name, each in Operator.registered.items() if name in captured))
+    found = [each for each in operators if each.qualified_name in captured]
+    if not found:
+        module = next(call.module for call in calls)
+        raise LookupError(
+            f"{folder} holds calls of {', '.join(captured)}, and of no operator that is named or declared here: name "
+            f"what declares it, as in `graft check {module} --replay {folder}` with its folder or file for the module"
+        )
+    return [subject_of(operator, replay=str(folder.resolve())) for operator in found]
 
 
 def say_which_is_meant(target: str) -> str:

@@ -30,6 +30,7 @@ from torchgraft.cli.bench_options import (
     OutputOption,
     PassesOption,
     QuickBenchOption,
+    ReplayBenchOption,
     SuitesOption,
     TargetsOption,
     WaitOption,
@@ -106,6 +107,7 @@ def run(
     device_like: DeviceLikeOption = None,
     every_kernel: EveryKernelOption = False,
     draw: DrawOption = None,
+    replay: ReplayBenchOption = None,
     seed: SeedOption = 0,
     distrust: DistrustOption = None,
     measured: MeasuredOption = False,
@@ -123,10 +125,12 @@ def run(
     from torchgraft.benchmarking.live import LiveBench
 
     is_like = device_like is not None
-    if is_like and (not explained or models or draw or html_file or output or every_kernel or device is Device.cpu):
+    if is_like and (
+        not explained or models or draw or replay or html_file or output or every_kernel or device is Device.cpu
+    ):
         end_with(
             "--device-like says which kernels would be chosen on a GPU: add --explain, and leave out --models, --draw,"
-            " --html, --output, --every-kernel and --device cpu"
+            " --replay, --html, --output, --every-kernel and --device cpu"
         )
     wanted = suite.Wanted(
         device=torch.device("cuda") if is_like else find_device(device),
@@ -153,6 +157,8 @@ def run(
         return bench_distrusted(console, targets or [], distrust, wanted, seed, json_file, markdown_file)
     if device_like is not None:
         return _explain_like(device_like, _make_plan(targets or [], wanted, models=False), json_file, markdown_file)
+    if replay is not None and (models or draw or suites):
+        end_with("--replay has rows of its own: leave out --models, --draw and --suite")
     files = _prepare_report(json_file, html_file, markdown_file, output)
     console = make_console(files.json, files.html, files.markdown)
     if measured and draw is None:
@@ -161,7 +167,7 @@ def run(
         if models or quick or suites or sample or files.html:
             end_with("--draw has rows of its own: leave out --models, --quick, --suite, --sample, --html and --output")
         return draw_rows(console, targets or [], wanted, draw, seed, json_file, markdown_file)
-    planned = _make_plan(targets or [], wanted, models=models)
+    planned = _make_plan(targets or [], wanted, models=models, replay=replay)
     interrupt_when_told_to_end()
     with LiveBench(console, planned) as live:
         report = suite.run(planned, wanted, on_start=live.start, on_row=live.finish, on_wait=live.wait)
@@ -366,7 +372,7 @@ def _finish_report(console: Console, report: BenchReport, files: _Files) -> None
         raise typer.Exit(1)
 
 
-def _make_plan(targets: list[str], wanted: Wanted, *, models: bool) -> list[Planned]:
+def _make_plan(targets: list[str], wanted: Wanted, *, models: bool, replay: Path | None = None) -> list[Planned]:
     """The rows that are asked for; ends with one line where there are none."""
     from torchgraft.benchmarking.models import MODELS, plan_models
     from torchgraft.benchmarking.suite import plan, select
@@ -376,7 +382,7 @@ def _make_plan(targets: list[str], wanted: Wanted, *, models: bool) -> list[Plan
     planned = []
     try:
         if others or not named:
-            planned += plan(find_subjects(others), wanted)
+            planned += plan(find_subjects(others, replay), wanted)
         if models or named:
             planned += plan_models(named, wanted)
         return select(planned, wanted)

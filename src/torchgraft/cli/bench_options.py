@@ -119,6 +119,18 @@ DrawOption = Annotated[
     ),
 ]
 
+ReplayBenchOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--replay",
+        metavar="FOLDER",
+        help="Instead of the suites, time the calls that torchgraft.capture wrote to this folder, each in the dtype "
+        "that it had, beside the operator's rivals and its reference. Default operators: those with calls in the "
+        "folder.",
+        show_default=False,
+    ),
+]
+
 MeasuredOption = Annotated[
     bool,
     typer.Option(

@@ -35,6 +35,7 @@ from torchgraft.cli.options import (
     MutantsOption,
     PropertiesOption,
     QuickOption,
+    ReplayOption,
     SampleOption,
     SanitizeOption,
     SarifOption,
@@ -74,6 +75,7 @@ def check(
     emulate: EmulateOption = False,
     compile_cuda: CompileCudaOption = False,
     stress: StressOption = None,
+    replay: ReplayOption = None,
     mutants: MutantsOption = None,
     distrust: DistrustOption = None,
     quick: QuickOption = False,
@@ -97,7 +99,7 @@ def check(
         return
     count = os.cpu_count() or 1 if workers is None else workers
     if mutants is not None:
-        others = (properties, dtypes, sample, every_kernel, kernels, sanitize, stress, emulate, compile_cuda)
+        others = (properties, dtypes, sample, every_kernel, kernels, sanitize, stress, replay, emulate, compile_cuda)
         if device is Devices.cuda or any((*others, junit_file, sarif_file)):
             end_with("--mutants can be combined only with operators, --seed, --workers and --json")
         outcomes = check_mutants(targets or [], mutants, seed=seed, workers=count, console=console, json_file=json_file)
@@ -105,18 +107,22 @@ def check(
             raise typer.Exit(1)
         return
     if distrust is not None:
-        if workers is not None or any((properties, every_kernel, kernels, sanitize, stress, emulate, compile_cuda)):
+        if workers is not None or any(
+            (properties, every_kernel, kernels, sanitize, stress, replay, emulate, compile_cuda)
+        ):
             end_with("--distrust can be combined only with --device, --dtype, --sample, --quick, --seed and --json")
         check_distrusted(
             console, targets or [], distrust, Selection((), dtypes or (), sample, quick, seed), device, json_file
         )
         return
+    if replay is not None and stress is not None:
+        end_with("--stress draws its own calls, so it cannot be combined with --replay")
     selection = Selection(properties or (), dtypes or (), sample, quick, seed)
     ways = Ways(every_kernel, kernels or (), sanitize, emulate, compile_cuda, stress)
     with mistakes_end_the_command():
         devices = ways.find_devices(device)
         selection = replace(selection, properties=ways.choose_properties(selection))
-        subjects = _find_subjects(targets or [], workers=count)
+        subjects = _find_subjects(targets or [], replay, workers=count)
         plan = make_plan(subjects, devices, selection, ways)
         _tell_of_undeclared(dict.fromkeys(subject.operator.namespace for subject in subjects))
     plan.prepare_folders()
@@ -157,10 +163,10 @@ def _list_properties(console: Console, json_file: Path | None) -> None:
     write_files((json_file, lambda: as_json({"format": FORMAT, "properties": listed})))
 
 
-def _find_subjects(targets: Sequence[str], *, workers: int) -> list[Subject]:
+def _find_subjects(targets: Sequence[str], replay: Path | None, *, workers: int) -> list[Subject]:
     """Finds the operators; on a machine without a GPU their kernels in Triton become the CPU's."""
     with _triton_interpreted(workers=workers) as interpreted:
-        subjects = find_subjects(targets)
+        subjects = find_subjects(targets, replay)
         interpreted += [subject for subject in subjects if python_kernels.is_run_by_interpreter(subject.declaration)]
     return subjects
 

@@ -137,6 +137,15 @@ CompileCudaOption = Annotated[
         "9.0. With --device cuda on a machine without a GPU, nothing else is checked.",
     ),
 ]
+ReplayOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="The samples are the calls that torchgraft.capture wrote to this folder. Properties that draw their own "
+        "inputs are left out. Default operators: those with calls in the folder.",
+        show_default=False,
+    ),
+]
 StressOption = Annotated[
     int | None,
     typer.Option(

@@ -50,23 +50,25 @@ def find_device(device: Device) -> torch.device:
     return torch.device(device.value)
 
 
-def find_subjects(targets: Sequence[str]) -> list[Subject]:
+def find_subjects(targets: Sequence[str], replay: Path | None = None) -> list[Subject]:
     """The operators that are named on the command line; says where a name could mean something else.
 
-    Ends with what the compiler says where a package compiles kernels as it is imported, and they do not compile.
+    Ends with what the compiler says where a package compiles kernels as it is imported, and they do not compile; and
+    with one line where a file of the folder of captured calls is damaged.
 
     Raises:
         LookupError: there is no such operator, or it has no samples.
     """
     from torchgraft.building import BuildError
+    from torchgraft.capturing.folder import CapturedFileError
     from torchgraft.checking import subject
 
     for target in targets:
         if doubt := subject.say_which_is_meant(target):
             typer.echo(doubt, err=True)
     try:
-        return subject.find_subjects(targets)
-    except BuildError as error:
+        return subject.find_subjects(targets, replay=replay or "")
+    except (BuildError, CapturedFileError) as error:
         end_with(str(error))
 
 

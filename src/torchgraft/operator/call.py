@@ -114,6 +114,30 @@ def make_call(names: Names, autograd: Autograd, identity: str) -> Callable[..., 
     return call
 
 
+def replace_in_call(call: Callable[..., Any], name: str, change: Callable[[Any], Any]) -> Callable[[], None]:
+    """Replaces what `call` of `make_call` refers to by a name, so that calls pay for it only while it is replaced.
+
+    Args:
+        call: of an operator; one that has nothing of this name stays as it is.
+        name: of a variable of `make_call`.
+        change: makes the replacement of what is there.
+
+    Returns:
+        A function that puts back what was there, unless the operator has been declared anew since.
+    """
+    cells = dict(zip(call.__code__.co_freevars, call.__closure__ or (), strict=True))
+    if (cell := cells.get(name)) is None:
+        return lambda: None
+    before = cell.cell_contents
+    replacement = cell.cell_contents = change(before)
+
+    def restore() -> None:
+        if cell.cell_contents is replacement:
+            cell.cell_contents = before
+
+    return restore
+
+
 def _make_compiled_call(names: Names, autograd: Autograd, identity: str) -> _Call:
     """Builds the function for calls that TorchDynamo or torch.export traces."""
     declaration, raw, call_public = names.declaration, names.raw, names.call_public

@@ -390,4 +390,4 @@ def memory_bounded(device: torch.device) -> Iterator[None]:
             torch.cuda.set_per_process_memory_fraction(1.0, device.index or 0)
 
 
-PROPERTY = Property(check, isolated=True, imports=COMPILER)
+PROPERTY = Property(check, of_samples=False, isolated=True, imports=COMPILER)

@@ -99,4 +99,4 @@ def _expect_refused(call: Call, arguments: tuple[object, ...], what: str) -> Non
     raise Mismatch(f"{what} is accepted, although it is not among the declared dtypes")
 
 
-PROPERTY = Property(check)
+PROPERTY = Property(check, of_samples=False)

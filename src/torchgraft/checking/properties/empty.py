@@ -31,4 +31,4 @@ def check(case: Case) -> None:
     case.each(check_gradient, [sample for sample in samples if case.call(sample).leaf_names])
 
 
-PROPERTY = Property(check, sanitized=True)
+PROPERTY = Property(check, of_samples=False, sanitized=True)

@@ -112,4 +112,4 @@ def _check_many(case: Case, large: Large) -> None:
     expect_parts_close(case.operator, case.samples, large, arguments, case.operator(*arguments))
 
 
-PROPERTY = Property(check)
+PROPERTY = Property(check, of_samples=False)

@@ -62,4 +62,4 @@ def _check_layer(case: Case, sample: ModuleSample) -> None:
         expect_same(kept, trained, f"the layer {sample.name!r}, {how} has other parameters to train")
 
 
-PROPERTY = Property(check, of_kernels=False)
+PROPERTY = Property(check, of_samples=False, of_kernels=False)

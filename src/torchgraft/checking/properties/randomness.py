@@ -204,4 +204,4 @@ def _expect_dependence(ours: Tensor, ours_beside: Tensor, theirs: Tensor, theirs
         )
 
 
-PROPERTY = Property(check, asked_of=lambda operator: bool(operator.declaration.random))
+PROPERTY = Property(check, of_samples=False, asked_of=lambda operator: bool(operator.declaration.random))

@@ -198,6 +198,7 @@ def _compare(
 
 PROPERTY = Property(
     check,
+    of_samples=False,
     dtypes=(torch.float64,),
     devices=("cpu",),
     asked_of=lambda operator: operator.sharding.cuts,

@@ -17,4 +17,4 @@ def check(case: Case) -> None:
     case.random_samples(check_value, examples=200)
 
 
-PROPERTY = Property(check, dtypes=None, sanitized=True, forces_alone=True)
+PROPERTY = Property(check, of_samples=False, dtypes=None, sanitized=True, forces_alone=True)

@@ -223,4 +223,4 @@ def _check_graphs(both: Sequence[_Prepared], streams: Sequence[torch.cuda.Stream
         prepared.expect(each, ", from a CUDA graph beside another,")
 
 
-PROPERTY = Property(check, dtypes=None)
+PROPERTY = Property(check, of_samples=False, dtypes=None)

@@ -16,6 +16,15 @@ def significant_strides(tensor: Tensor) -> tuple[int, ...]:
     return tuple(stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1)
 
 
+def overwrite(tensor: Tensor, values: Tensor) -> None:
+    """Writes values into a tensor; several of its elements may lie at one place if those of the values do too."""
+    if tensor.numel() and tensor.stride() == values.stride():
+        last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        # What lies between the elements is copied with them.
+        tensor, values = (each.as_strided((last + 1,), (1,)) for each in (tensor, values))
+    tensor.copy_(values)
+
+
 def in_awkward_strides(tensor: Tensor) -> dict[str, Tensor]:
     """Makes tensors equal to one, each laid out in another way, by what is awkward about it.
 
