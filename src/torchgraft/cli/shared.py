@@ -67,7 +67,9 @@ def find_subjects(targets: Sequence[str], replay: Path | None = None) -> list[Su
         if doubt := subject.say_which_is_meant(target):
             typer.echo(doubt, err=True)
     try:
-        return subject.find_subjects(targets, replay=replay or "")
+        if replay is not None:
+            return subject.find_subjects(targets, replay=replay)
+        return subject.find_subjects(targets)
     except (BuildError, CapturedFileError) as error:
         end_with(str(error))
 
