@@ -184,8 +184,8 @@ def sample_of(
             channels_last=text["layout"] == "channels_last",
             scale=_scale(statistics),
             dtype=None if memory.follows else own,
-            low=statistics["min"] if integers else 0,
-            high=statistics["max"] + 1 if integers else 2,
+            low=statistics["min"] if integers else None,
+            high=statistics["max"] + 1 if integers else None,
             # A few indices are distinct by chance; a permutation is meant to be one.
             distinct=integers and statistics["distinct"] and _is_permutation(statistics, math.prod(size)),
             ordered=integers and statistics["ordered"] and len(size) == 1,
