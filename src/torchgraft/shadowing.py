@@ -288,7 +288,7 @@ def shadow(
     than that of the reference in the same dtype is no difference. Calls are seen where `torchgraft.capture` sees them.
 
     A compared call takes as long as its reference in float64 and copies of its arguments do, and as much memory; a call
-    that is not compared takes some ten microseconds more.
+    that is not compared takes some five microseconds more.
 
     Args:
         operators: as for `torchgraft.capture`.
