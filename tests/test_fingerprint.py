@@ -31,8 +31,8 @@ import pytest
 import torch
 
 from torchgraft import Operator, wrap_triton
+from torchgraft.operator.cache_names import _OWN
 from torchgraft.operator.fingerprint import fingerprint
-from torchgraft.operator.operator import _OWN
 
 scale = 2
 

@@ -215,11 +215,8 @@ def run_and_report(
     from torchgraft.checking.report.live import LiveCheck
     from torchgraft.checking.report.printed import print_report
     from torchgraft.checking.report.sarif import as_sarif
-    from torchgraft.checking.result import EMULATED, NVCC, TRITON
+    from torchgraft.checking.result import TRITON
     from torchgraft.checking.run import run_everywhere
-    from torchgraft.checking.sanitizers.run import run_sanitized
-    from torchgraft.checking.triton_targets import run_triton_compiler
-    from torchgraft.checking.without_gpu import run_compiled, run_emulated
     from torchgraft.machine.environment import describe_environment
 
     started = time.monotonic()
@@ -227,8 +224,8 @@ def run_and_report(
     finished: list[Result] = []
     unreached: list[Result] = []
     interrupt_when_told_to_end()
-    compiled = [job for job in plan.again if job.place == TRITON]
-    with LiveCheck(console, every) as live, triton_launches.recorded(bool(compiled)) as launches:
+    is_compiled = any(job.place == TRITON for job in plan.again)
+    with LiveCheck(console, every) as live, triton_launches.recorded(is_compiled) as launches:
 
         def finish(job: Job, result: Result) -> None:
             finished.append(result)
@@ -239,10 +236,7 @@ def run_and_report(
             if find_kernels_unreached:
                 unreached = find_unreached(plan.jobs, results)
             shown: Any = {"on_start": live.start, "on_result": finish, "on_step": live.say}
-            results += run_sanitized([job for job in plan.again if not job.place], workers=workers, **shown)
-            results += run_triton_compiler(compiled, launches, **shown)
-            results += run_compiled([job for job in plan.again if job.place == NVCC], **shown)
-            results += run_emulated([job for job in plan.again if job.place == EMULATED], workers=workers, **shown)
+            results += _run_again(plan, launches, workers, shown)
         except KeyboardInterrupt:
             results = finished
     # Compilers and the emulator run on the CPU.
@@ -263,6 +257,22 @@ def run_and_report(
         )
     if not report.passed:
         raise typer.Exit(1)
+
+
+def _run_again(plan: Plan, launches: Any, workers: int, shown: dict[str, Any]) -> list[Result]:
+    """Runs the jobs that repeat others: under sanitizers, by compilers, and in the emulator."""
+    from torchgraft.checking.result import EMULATED, NVCC, TRITON
+    from torchgraft.checking.sanitizers.run import run_sanitized
+    from torchgraft.checking.triton_targets import run_triton_compiler
+    from torchgraft.checking.without_gpu import run_compiled, run_emulated
+
+    at = {place: [job for job in plan.again if job.place == place] for place in ("", TRITON, NVCC, EMULATED)}
+    return [
+        *run_sanitized(at[""], workers=workers, **shown),
+        *run_triton_compiler(at[TRITON], launches, **shown),
+        *run_compiled(at[NVCC], **shown),
+        *run_emulated(at[EMULATED], workers=workers, **shown),
+    ]
 
 
 def _tell_of_undeclared(namespaces: Iterable[str]) -> None:

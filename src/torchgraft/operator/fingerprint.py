@@ -19,13 +19,11 @@ import hashlib
 import operator
 import re
 import sys
-import sysconfig
 import threading
 import types
 import typing
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,12 +32,22 @@ from torchgraft.kernels.python_kernels import wrap_triton
 from torchgraft.layout import onednn_takes
 from torchgraft.operator.known_pure import (
     BY_PYTHON,
-    IMPURE_IN,
     OF_TRITON,
     PURE,
-    PURE_IN,
     READABLE,
     SETTINGS,
+)
+from torchgraft.operator.libraries import (
+    CACHED,
+    DESCRIPTORS,
+    PYBIND,
+    comes_with_library,
+    is_held,
+    is_library,
+    is_pure,
+    name_of,
+    put_into,
+    registered,
 )
 
 # These say all about themselves when they are printed.
@@ -62,29 +70,12 @@ _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 # Equal ones may or may not be one object: Python decides anew when it compiles, and when it reads what it compiled.
 _CONSTANTS = (tuple, frozenset, types.CodeType)
 
-_CACHED: Any = type(functools.lru_cache(len))
-_DESCRIPTORS = (
-    *(types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType),
-    types.GetSetDescriptorType,
-)
-_ATTRIBUTES = (types.MemberDescriptorType, *_DESCRIPTORS)
-# Defines the class of classes that PyTorch and Triton write in C++.
-_PYBIND = "pybind11_builtins"
-# Values by which libraries annotate and greet, and modules that define such.
-_ANNOTATIONS = (types.UnionType, types.GenericAlias)
-_ANNOTATING = ("typing", "typing_extensions", "__future__", "torch._jit_internal", "_sitebuiltins", _PYBIND)
-# Gives the classes that were registered with an abstract one.
-_get_dump: Any = vars(abc)["_get_dump"]
+
 # What gives the slots and the attributes of an instance.
 _KEPT = (types.MemberDescriptorType, types.GetSetDescriptorType)
 # Namespaces of PyTorch's own operators.
 _OF_PYTORCH = frozenset(("aten", "prims", "prim", "quantized", "mkldnn", "onednn", "mkl", "_native"))
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
-_NAMESPACES = (type(torch.ops), type(torch.ops.aten))
-
-# Where the libraries lie.
-_PYTORCH = Path(torch.__file__).resolve().parent
-_PYTHON = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
 
 # Flags of classes: attributes cannot be set; made while Python runs, and not by its own C code.
 _IMMUTABLE, _HEAP_TYPE = 1 << 8, 1 << 9
@@ -187,7 +178,7 @@ class _Description:
     def _refer_to_what_was_put_into(self, owner: Any) -> None:
         """Refers to everything in a module or class of a library that anyone may have set."""
         self._is_of_users = False
-        self._refer_to_members(_put_into(owner))
+        self._refer_to_members(put_into(owner))
 
     def _describe(self, value: Any) -> None:
         """Adds the words for a value that is not plain."""
@@ -217,7 +208,7 @@ class _Description:
             self._describe_class(value)
         elif issubclass(kind, types.ModuleType):
             # Who takes what out of another module is not known.
-            if value.__name__ not in PURE or not _is_library(value):
+            if value.__name__ not in PURE or not is_library(value):
                 raise _UnknownError(f"the module {value.__name__} is passed on")
             self._say(value.__name__)
             self._refer_to_what_was_put_into(value)
@@ -229,11 +220,11 @@ class _Description:
             self._refer(value.fget, value.fset, value.fdel)
         elif kind is functools.partial:
             self._refer(value.func, value.args, value.keywords, vars(value))
-        elif kind is _CACHED:
-            if value.cache_info().currsize and not _comes_with_library(value.__wrapped__):
+        elif kind is CACHED:
+            if value.cache_info().currsize and not comes_with_library(value.__wrapped__):
                 raise _UnknownError(f"{value} does not show what it holds")
             self._refer_to_members(vars(value))
-        elif kind in _DESCRIPTORS:
+        elif kind in DESCRIPTORS:
             self._say(value.__name__)
             if not self._is_of_library(value.__objclass__):
                 raise _UnknownError(f"{value.__objclass__.__qualname__} is written in C")
@@ -247,7 +238,7 @@ class _Description:
             self._refer(*(list(each) if hasattr(each, "__next__") else each for each in value.__reduce_ex__(4)))
         elif kind is re.Pattern:
             self._refer(value.pattern, value.flags)
-        elif type(kind).__module__ == _PYBIND and hasattr(kind, "__members__"):
+        elif type(kind).__module__ == PYBIND and hasattr(kind, "__members__"):
             # An enumeration.
             self._say(kind.__module__, str(value))
         elif kind in _LOCKS:
@@ -279,7 +270,7 @@ class _Description:
         """
         module, name = value.__module__, value.__qualname__
         # Python names some classes of a user's after its own modules.
-        if not _is_held(value, sys.modules.get(module), name):
+        if not is_held(value, sys.modules.get(module), name):
             is_static = module == "builtins" and not value.__flags__ & _HEAP_TYPE
             if is_static:
                 self._say(name)
@@ -289,7 +280,7 @@ class _Description:
 
     def _name(self, module: str, name: str) -> None:
         """Adds the name of a function or class of a library, and its module, if others could put something into it."""
-        if not _is_pure(module, name):
+        if not is_pure(module, name):
             raise _UnknownError(f"{module}.{name} may depend on more than its arguments")
         self._say(module, name)
         if module in PURE:
@@ -302,9 +293,9 @@ class _Description:
         self._refer_to_members(vars(function))
         # Some modules of Python change their names.
         module = sys.modules.get(getattr(names.get("__spec__"), "name", ""))
-        if module is not None and vars(module) is names and _is_library(module) and _comes_with_library(function):
+        if module is not None and vars(module) is names and is_library(module) and comes_with_library(function):
             # A function of a library's, or what a decorator of a library's returns: its closure has the user's.
-            self._name(module.__name__, _name_of(function))
+            self._name(module.__name__, name_of(function))
             self._say(code.co_firstlineno)
             self._refer_to_members(closure)
             self._is_of_users = False
@@ -331,7 +322,7 @@ class _Description:
         for name in path:
             if not isinstance(value, types.ModuleType):
                 break
-            if _is_library(value):
+            if is_library(value):
                 value = getattr(value, name)
             elif type(value) is types.ModuleType and name in vars(value):
                 value = vars(value)[name]
@@ -344,7 +335,7 @@ class _Description:
         name, owner = function.__name__, function.__self__
         self._say(name)
         if isinstance(owner, types.ModuleType):
-            if not (_is_library(owner) and _is_pure(owner.__name__, name)):
+            if not (is_library(owner) and is_pure(owner.__name__, name)):
                 raise _UnknownError(f"{owner.__name__}.{name} may depend on more than its arguments")
             self._say(owner.__name__)
         elif owner is not None:
@@ -355,7 +346,7 @@ class _Description:
     def _describe_class(self, value: Any) -> None:
         members = type.__getattribute__(value, "__dict__")
         if "_abc_impl" in members and value not in (abc.ABC, typing.Protocol):
-            self._say(sorted(_registered(value)))
+            self._say(sorted(registered(value)))
         if self._is_of_library(value):
             if not value.__flags__ & _IMMUTABLE:
                 self._refer(type(value), value.__bases__)
@@ -473,107 +464,7 @@ def _path(steps: Sequence[dis.Instruction], at: int) -> Iterator[str]:
         yield step.argval
 
 
-def _is_pure(module: str, name: str) -> bool:
-    """Whether results of a library's function or class follow from its arguments."""
-    name = name.partition(".")[0]
-    return (module in PURE and name not in IMPURE_IN.get(module, ())) or name in PURE_IN.get(module, ())
-
-
 def _refuse_hidden(text: str) -> None:
     for name in _HIDDEN.findall(text):
         if name not in READABLE:
             raise _UnknownError(f"code may read {name}")
-
-
-def _name_of(function: types.FunctionType) -> str:
-    """The name of a function in its module. Decorators copy the others; Python 3.10 has none that they do not copy."""
-    return getattr(function.__code__, "co_qualname", function.__qualname__)
-
-
-def _put_into(owner: Any) -> dict[str, Any]:
-    """Everything in a module or class of a library that may not have been shipped in its place."""
-    put, names = {}, vars(owner)
-    inside = f"{owner.__qualname__}." if isinstance(owner, type) else ""
-    for name, value in names.items():
-        while type(value) is _CACHED:
-            value = value.__wrapped__
-        kind = type(value)
-        if name in BY_PYTHON or (not inside and name.startswith("__")) or isinstance(value, types.ModuleType):
-            is_shipped = True
-        elif not inside and _is_librarys_own(value):
-            # What a module has from another one may have another name there. functools renames its functions.
-            named = _name_of(value) if kind is types.FunctionType else value.__qualname__
-            if named != name:
-                put[name] = f"{value.__module__} {named}"
-            continue
-        elif kind is types.FunctionType:
-            is_shipped = _comes_with_library(value) and (_name_of(value) == inside + name or _is_of_compilers(value))
-        elif kind is types.BuiltinFunctionType:
-            is_shipped = value.__name__ == name
-        elif kind in _ATTRIBUTES:
-            is_shipped = value.__objclass__ is owner
-        else:
-            is_shipped = issubclass(kind, _ANNOTATIONS) or kind.__module__ in _ANNOTATING
-        if not is_shipped:
-            put[name] = names[name]
-    return put
-
-
-def _is_librarys_own(value: Any) -> bool:
-    if isinstance(value, type):
-        return value.__module__ == "builtins" or _is_held(value, sys.modules.get(value.__module__), value.__qualname__)
-    return isinstance(value, types.BuiltinFunctionType) or _comes_with_library(value)
-
-
-def _registered(value: type) -> set[str]:
-    """The names of all classes that were registered with an abstract one, or with a class that inherits from it."""
-    registry = _get_dump(value)[0] if "_abc_impl" in vars(value) else ()
-    names = {f"{each.__module__}.{each.__qualname__}" for each in (reference() for reference in registry) if each}
-    return names.union(*map(_registered, type.__subclasses__(value)))
-
-
-def _is_held(value: Any, module: types.ModuleType | None, name: str) -> bool:
-    """Whether a module of a library has a value under a name."""
-    if module is None or not _is_library(module):
-        return False
-    held: Any = module
-    for part in name.split("."):
-        held = getattr(held, part, None)
-    return held is value
-
-
-def _is_library(module: types.ModuleType) -> bool:
-    """Whether a module is one of Python, PyTorch or Triton. A file of a user's may have the name of such a module."""
-    if isinstance(module, _NAMESPACES):
-        return True
-    file, name = vars(module).get("__file__"), module.__name__
-    if file is not None:
-        return _lies_in_library(file)
-    # It is written in C and a part of Python, or of a module that has a file.
-    if sys.modules.get(name) is not module:
-        return False
-    parent = sys.modules.get(name.rpartition(".")[0])
-    return name in sys.builtin_module_names or (parent is not None and _is_library(parent))
-
-
-def _comes_with_library(function: Any) -> bool:
-    return isinstance(function, types.FunctionType) and _lies_in_library(function.__code__.co_filename)
-
-
-def _is_of_compilers(function: types.FunctionType) -> bool:
-    """Whether PyTorch's compilers put a function into a class themselves, as they do with `Module.__init__`."""
-    file = Path(function.__code__.co_filename)
-    return any(file.is_relative_to(_PYTORCH / each) for each in ("_dynamo", "fx", "_functorch", "export", "_export"))
-
-
-@functools.cache
-def _lies_in_library(file: str) -> bool:
-    if file.startswith("<frozen "):
-        return True
-    path = Path(file).resolve()
-    if path.is_relative_to(_PYTORCH):
-        return True
-    at = [place for place, part in enumerate(path.parts) if part in ("site-packages", "dist-packages")]
-    if at:
-        return path.parts[at[-1] + 1] in ("triton", "typing_extensions.py")
-    return any(path.is_relative_to(each) for each in _PYTHON)

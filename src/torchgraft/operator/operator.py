@@ -24,13 +24,11 @@ from torchgraft.declaration.sharding import Sharding
 from torchgraft.finding.samples import samples_of
 from torchgraft.kernels import python_kernels, signatures
 from torchgraft.kernels.names import Names, schemas_of
-from torchgraft.operator import dtensor, registration
+from torchgraft.operator import cache_names, dtensor, registration
 from torchgraft.operator.autograd import make_autograd
 from torchgraft.operator.call import make_call
 from torchgraft.operator.derive_sharding import derive_at_need
 from torchgraft.operator.errors import make_recover
-from torchgraft.operator.fingerprint import fingerprint
-from torchgraft.version import __version__
 
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 _Policy = TypeVar("_Policy", bound=Callable[..., str])
@@ -382,26 +380,8 @@ class Operator:
             self._named_for = weakref.ref(compilation)
 
     def _name_for_caches(self) -> None:
-        # Functions of a declaration may call other operators, whose own words may be older than what these refer to.
-        meanings: dict[str, tuple[Any, Callable[[], Any]]] = {"Operator": (Operator, _put_into_the_class)}
-        meanings.update((name, (each, each._meaning)) for name, each in Operator.registered.items())
-        self.declaration_word = fingerprint(self._taken_for_granted(), meanings)
+        self.declaration_word = cache_names.word_of(self, Operator)
         pytorch.name_for_caches(self.raw, self.declaration_word)
-
-    def _taken_for_granted(self) -> tuple[Any, ...]:
-        """Everything that compiled code takes for granted about a call."""
-        said, kernels = self.declaration, python_kernels.seen_by_compilers(self.qualified_name)
-        results = said.sizes_of, said.knows_output, said.primary, said.sizes_from_data, said.visible_outputs
-        # A sharding that is not declared is derived from the reference.
-        sharding = said.reference if said.sharding is None else said.sharding.text
-        return __version__, self._schemas[1][0], results, torch.get_default_dtype, kernels, sharding
-
-    def _meaning(self) -> tuple[Any, ...]:
-        said = self.declaration  # results of a call in Python follow from this where tensors have no data
-        meaning = said.reference, said.autocast, said.kernels, said.compile, said.dtypes_of
-        # A user may keep more in an Operator, or in a class that inherits from it.
-        kept = {name: value for name, value in vars(self).items() if name not in _OWN}
-        return self._taken_for_granted(), meaning, type(self), kept
 
     def __call__(self, /, *arguments: Any, **named: Any) -> Any:
         """The visible results of the operator; arguments by position and by name, as in the schema."""
@@ -504,24 +484,4 @@ def _registered(qualified_name: str, module: str) -> Operator:
     return Operator.registered[qualified_name]
 
 
-# The attributes that an Operator sets itself.
-_OWN = frozenset(
-    (
-        *(
-            "_argument_count",
-            "_complete",
-            "_definitions",
-            "_library",
-            "_named_for",
-            "_schemas",
-            "_sharding",
-            "autograd",
-        ),
-        *("call", "declaration", "declaration_word", "identity", "module", "names"),
-    )
-)
-_SHIPPED = dict(vars(Operator))
-
-
-def _put_into_the_class() -> dict[str, Any]:
-    return {name: value for name, value in vars(Operator).items() if _SHIPPED.get(name) is not value}
+cache_names.note_what_is_shipped(Operator)

@@ -1,0 +1,68 @@
+"""The word by which the caches of compilers tell one declaration of an Operator from another.
+
+It follows from everything that compiled code takes for granted about a call; `fingerprint` describes that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torchgraft.kernels import python_kernels
+from torchgraft.operator.fingerprint import fingerprint
+from torchgraft.version import __version__
+
+if TYPE_CHECKING:
+    from torchgraft.operator.operator import Operator
+
+# The attributes that an Operator sets itself.
+_OWN = frozenset(
+    (
+        *("_argument_count", "_complete", "_definitions", "_library", "_named_for", "_schemas", "_sharding"),
+        *("autograd", "call", "declaration", "declaration_word", "identity", "module", "names"),
+    )
+)
+_shipped: dict[str, Any] = {}
+
+
+def note_what_is_shipped(kind: type[Operator]) -> None:
+    """Remembers the attributes of the class, so that those which a user adds are found."""
+    _shipped.update(vars(kind))
+
+
+def word_of(operator: Operator, kind: type[Operator]) -> str:
+    """The word of an operator, as its functions and all operators that these may call are now.
+
+    Args:
+        operator: that is compiled.
+        kind: the class Operator.
+    """
+    # Functions of a declaration may call other operators, whose own words may be older than what these refer to.
+    meanings: dict[str, tuple[Any, Callable[[], Any]]] = {"Operator": (kind, partial(_put_into, kind))}
+    meanings.update((name, (each, partial(_meaning, each))) for name, each in kind.registered.items())
+    return fingerprint(_taken_for_granted(operator), meanings)
+
+
+def _put_into(kind: type[Operator]) -> dict[str, Any]:
+    return {name: value for name, value in vars(kind).items() if _shipped.get(name) is not value}
+
+
+def _taken_for_granted(operator: Operator) -> tuple[Any, ...]:
+    """Everything that compiled code takes for granted about a call."""
+    said, kernels = operator.declaration, python_kernels.seen_by_compilers(operator.qualified_name)
+    results = said.sizes_of, said.knows_output, said.primary, said.sizes_from_data, said.visible_outputs
+    # A sharding that is not declared is derived from the reference.
+    sharding = said.reference if said.sharding is None else said.sharding.text
+    schema = operator._schemas[1][0]
+    return __version__, schema, results, torch.get_default_dtype, kernels, sharding
+
+
+def _meaning(operator: Operator) -> tuple[Any, ...]:
+    said = operator.declaration  # results of a call in Python follow from this where tensors have no data
+    meaning = said.reference, said.autocast, said.kernels, said.compile, said.dtypes_of
+    # A user may keep more in an Operator, or in a class that inherits from it.
+    kept = {name: value for name, value in vars(operator).items() if name not in _OWN}
+    return _taken_for_granted(operator), meaning, type(operator), kept
