@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -15,8 +15,8 @@ from torchgraft.kernels import python_kernels
 from torchgraft.operator.fingerprint import fingerprint
 from torchgraft.version import __version__
 
-if TYPE_CHECKING:
-    from torchgraft.operator.operator import Operator
+# An Operator and its class, which this module cannot import: it is imported by theirs.
+_Operator = Any
 
 # The attributes that an Operator sets itself.
 _OWN = frozenset(
@@ -28,12 +28,12 @@ _OWN = frozenset(
 _shipped: dict[str, Any] = {}
 
 
-def note_what_is_shipped(kind: type[Operator]) -> None:
+def note_what_is_shipped(kind: type[_Operator]) -> None:
     """Remembers the attributes of the class, so that those which a user adds are found."""
     _shipped.update(vars(kind))
 
 
-def word_of(operator: Operator, kind: type[Operator]) -> str:
+def word_of(operator: _Operator, kind: type[_Operator]) -> str:
     """The word of an operator, as its functions and all operators that these may call are now.
 
     Args:
@@ -46,11 +46,11 @@ def word_of(operator: Operator, kind: type[Operator]) -> str:
     return fingerprint(_taken_for_granted(operator), meanings)
 
 
-def _put_into(kind: type[Operator]) -> dict[str, Any]:
+def _put_into(kind: type[_Operator]) -> dict[str, Any]:
     return {name: value for name, value in vars(kind).items() if _shipped.get(name) is not value}
 
 
-def _taken_for_granted(operator: Operator) -> tuple[Any, ...]:
+def _taken_for_granted(operator: _Operator) -> tuple[Any, ...]:
     """Everything that compiled code takes for granted about a call."""
     said, kernels = operator.declaration, python_kernels.seen_by_compilers(operator.qualified_name)
     results = said.sizes_of, said.knows_output, said.primary, said.sizes_from_data, said.visible_outputs
@@ -60,7 +60,7 @@ def _taken_for_granted(operator: Operator) -> tuple[Any, ...]:
     return __version__, schema, results, torch.get_default_dtype, kernels, sharding
 
 
-def _meaning(operator: Operator) -> tuple[Any, ...]:
+def _meaning(operator: _Operator) -> tuple[Any, ...]:
     said = operator.declaration  # results of a call in Python follow from this where tensors have no data
     meaning = said.reference, said.autocast, said.kernels, said.compile, said.dtypes_of
     # A user may keep more in an Operator, or in a class that inherits from it.
