@@ -1212,6 +1212,34 @@ def test_what_a_user_puts_into_a_library_counts(monkeypatch):
     assert len(words) == 2
 
 
+def test_a_name_that_a_class_was_given_later_counts():
+    def block(number):
+        class Block:
+            pass
+
+        Block.__name__ = f"Block{number}"
+        return Block
+
+    words = {
+        fingerprint((lambda kind: lambda x: x.new_empty(int(kind.__name__[5:])))(block(size))) for size in (2, 2, 3)
+    }
+    assert len(words) == 2
+
+
+def test_a_layout_that_follows_from_backends_cannot_be_described():
+    def output(x):
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+    assert fingerprint(output) != fingerprint(output)
+
+
+def test_operators_that_are_looked_up_by_name_cannot_be_described():
+    def output(x):
+        return Operator.registered["torchgraft::linear"].reference(x, x)
+
+    assert fingerprint(output) != fingerprint(output)
+
+
 def test_too_much_to_describe_is_no_error():
     many = [[number] for number in range(20_000)]
     sets = frozenset((1, 2))

@@ -81,8 +81,8 @@ _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 _IMMUTABLE, _HEAP_TYPE = 1 << 8, 1 << 9
 
 # Names of attributes that show more than what is described, unless they are in `READABLE`. A frame shows all variables,
-# and code where it lies.
-_HIDDEN = re.compile(r"__\w+__|\b(?:(?:gi|ag|cr|tb)_frame|f_(?:back|globals|locals)|co_\w+)\b")
+# code where it lies, and `Operator.registered` all operators.
+_HIDDEN = re.compile(r"__\w+__|\b(?:(?:gi|ag|cr|tb)_frame|f_(?:back|globals|locals)|co_\w+|registered)\b")
 
 # A value from which more than this many others are reached is not described.
 _MOST_VALUES = 10_000
@@ -354,7 +354,7 @@ class _Description:
         else:
             self._is_of_users = True
             # The annotations of a protocol say what its instances have.
-            self._say(value.__qualname__, tuple(members.get("__annotations__", ())))
+            self._say(value.__name__, value.__qualname__, tuple(members.get("__annotations__", ())))
             self._refer(type(value), value.__bases__)
             self._refer_to_members(members)
 

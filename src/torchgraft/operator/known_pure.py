@@ -54,6 +54,9 @@ PURE_IN = {
 IMPURE_IN = {
     "builtins": _names("open input id hash eval exec compile globals breakpoint help __import__ __build_class__"),
     "dataclasses": _names("fields asdict astuple"),
+    # The layout of the result follows from the backends that are switched on.
+    "torch.nn.functional": _names("scaled_dot_product_attention multi_head_attention_forward"),
+    "torch._C._nn": _names("scaled_dot_product_attention"),
 }
 # Functions without arguments that return a setting: their value counts.
 SETTINGS = (

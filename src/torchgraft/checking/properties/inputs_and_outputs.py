@@ -88,4 +88,4 @@ def _check_backward(call: Call) -> None:
         expect(_address(gradient) not in foreign, "a gradient shares its memory with an argument or a result")
 
 
-PROPERTY = Property(check, sanitized=True)
+PROPERTY = Property(check, sanitized=True, of_calls=True)
