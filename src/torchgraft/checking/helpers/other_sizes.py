@@ -121,4 +121,4 @@ def _is_refused_for_its_values(call: Call) -> bool:
 
 
 def _shapes(results: object) -> Sequence[tuple[int, ...]]:
-    return [tuple(result.shape) for result in tree_leaves(results)]
+    return [tuple(result.shape) for result in tree_leaves(results) if result is not None]

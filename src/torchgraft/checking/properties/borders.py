@@ -60,4 +60,4 @@ def _with_other_borders(call: Call, place: int) -> Iterator[Derived]:
             yield derived(call, other, f"{name} {[int(each) for each in values]}")
 
 
-PROPERTY = Property(check, sanitized=True)
+PROPERTY = Property(check)

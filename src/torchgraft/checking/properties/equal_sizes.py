@@ -79,4 +79,4 @@ def _changes(sizes: _Sizes) -> Iterator[_Sizes]:
         yield {place: 1}
 
 
-PROPERTY = Property(check, sanitized=True)
+PROPERTY = Property(check)

@@ -98,4 +98,4 @@ def _shapes_of(value: Any) -> list[_Sizes]:
     return [each.shape for each in values if isinstance(each, Drawn)]
 
 
-PROPERTY = Property(check, sanitized=True)
+PROPERTY = Property(check)
