@@ -370,6 +370,9 @@ class TestReferenceOfAnOperatorThatWrites:
         assert x.tolist() == [1.0, 1.0]
 
 
+_TABLE = torch.arange(2.0)
+
+
 class TestReferenceInThePlaceOfAKernel:
     """Nothing tells from a result what computed it: it never is a view of an argument."""
 
@@ -387,6 +390,14 @@ class TestReferenceInThePlaceOfAKernel:
         }[path]
         call(x).add_(1)
         assert not x.any()
+
+    @pytest.mark.parametrize("reference", [lambda x: _TABLE, lambda x: _TABLE[: x.shape[0]]], ids=["itself", "a part"])
+    def test_is_copied_where_compilers_see_one_that_keeps_a_table(self, declare, reference):
+        operator = declare("(Tensor x) -> Tensor", reference, compile="reference", output=lambda x: x.new_empty(2))
+        call = compiled(lambda x: operator(x))
+        for _ in range(2):
+            assert call(torch.zeros(2)).add_(1).tolist() == [1, 2]
+        assert _TABLE.tolist() == [0, 1]
 
     def test_is_copied_where_compilers_see_the_reference_and_calls_a_kernel(self, declare):
         operator = declare("(Tensor x) -> Tensor", lambda x: x.t(), compile="reference")

@@ -240,7 +240,8 @@ def answer_at_compilation(name: str, question: Callable[..., bool], names: Seque
 
     Args:
         name: of the local variable that gets the answer.
-        question: takes what the local variables hold, tensors and lists of them, as fake tensors.
+        question: takes what the local variables hold, tensors and lists of them, as fake tensors; and a list of those
+            that stand for all tensors which were there before the frame, as its arguments and globals.
         names: of these variables.
 
     Returns:
@@ -253,7 +254,8 @@ def answer_at_compilation(name: str, question: Callable[..., bool], names: Seque
         nodes = [context.get_local(each).as_proxy() for each in names]
         values = tree_map_only(torch.fx.Proxy, lambda proxy: proxy.node.meta["example_value"], nodes)
         frame = context._i_will_not_complain_if_bc_breaks_InstructionTranslator()
-        frame.symbolic_locals[name] = ConstantVariable.create(question(*values))
+        before = [each.fake for each in frame.output.tracked_fakes if isinstance(each.fake, torch.Tensor)]
+        frame.symbolic_locals[name] = ConstantVariable.create(question(*values, before))
 
     return answer
 

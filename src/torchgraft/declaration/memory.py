@@ -171,10 +171,10 @@ def with_own_memory(results: Any, arguments: Sequence[Any]) -> Any:
     return tuple(copied(results)) if isinstance(results, tuple) else copied(results)
 
 
-def _is_shared(result: Tensor, others: Sequence[Tensor]) -> bool:
+def _is_shared(result: Tensor, others: Sequence[Tensor], before: Sequence[Tensor] = ()) -> bool:
     """Whether a result is one of other tensors, or shares memory with one or with itself."""
     parts = pytorch.parts_of(result)
-    for other in others:
+    for other in (*others, *before):
         if result is other or any(share_memory(part, each) for part in parts for each in pytorch.parts_of(other)):
             return True
     return any(each.layout == torch.strided and _overlaps_itself(each) for each in parts)
