@@ -103,3 +103,10 @@ def test_a_seed_that_was_set_before_shows():
     with pytest.raises(Mismatch, match="changes the state of PyTorch's random generator"), generators_kept():
         torch.manual_seed(5)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_job_leaves_settings_as_they_were_whatever_it_calls():
+    before = torch.get_num_threads()
+    (bug,) = (each for each in calls.BUGS if each.name == "sets_threads")
+    assert find_by_property(bug, "cpu").status == "fail"
+    assert torch.get_num_threads() == before

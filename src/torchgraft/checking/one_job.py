@@ -18,6 +18,7 @@ from torchgraft._private import pytorch
 from torchgraft.checking.adopting.applicable import declined, why_not_asked
 from torchgraft.checking.blaming import CHANCE, find_blame
 from torchgraft.checking.case import Case, CheckFailed, failure_of
+from torchgraft.checking.helpers.settings import settings_restored
 from torchgraft.checking.jobs import RULED_OUT, Job
 from torchgraft.checking.kernel_code import RECORDER
 from torchgraft.checking.kernel_place import Place, place_of_function
@@ -112,6 +113,12 @@ def run_here(
         progress: called with what is about to be done.
         on_failure: called with a failure before its cause is looked for, which may end the process.
     """
+    # A kernel that is wrong may leave them changed, and the next job would be asked under others.
+    with settings_restored():
+        return _run_here(job, progress, on_failure)
+
+
+def _run_here(job: Job, progress: Callable[[str], None], on_failure: Callable[[Result], None]) -> Result:
     asked = PROPERTIES[job.property_name]
     if reason := _why_not_watched(job):
         # A sanitizer only repeats checks, so a job that it cannot watch is left out; nothing else runs these kernels.

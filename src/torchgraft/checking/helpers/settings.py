@@ -204,6 +204,16 @@ def settings_kept(when: str = "") -> Iterator[None]:
 
 
 @contextmanager
+def settings_restored() -> Iterator[None]:
+    """A scope after which the settings of the process are as they were, whatever was called in it."""
+    before = [(setting, setting.read()) for setting in _settings()]
+    try:
+        yield
+    finally:
+        _put_back([(setting, value) for setting, value in before if setting.read() != value])
+
+
+@contextmanager
 def settings_switched() -> Iterator[None]:
     """A scope in which settings that a process may choose have other values than before."""
     before = [(setting, setting.read()) for setting in _settings() if setting.switched is not None]
