@@ -13,6 +13,7 @@ from planted.bug import Bug
 from torchgraft import Operator
 from torchgraft.checking.call import Call
 from torchgraft.checking.helpers.compiling import fresh_compiler
+from torchgraft.checking.helpers.settings import settings_restored
 from torchgraft.checking.jobs import make_jobs
 from torchgraft.checking.property import COMPILER
 from torchgraft.checking.result import Result
@@ -67,7 +68,7 @@ def find_by_property(bug: Bug, device: str) -> Result:
 def _opcheck_catches(operator: Operator, sample: str, device: str, dtype_name: str) -> bool:
     samples = subject_of(operator).samples
     chosen = next((each for each in samples.table if each.name == sample), samples.smallest)
-    with warnings.catch_warnings(), fresh_compiler():
+    with warnings.catch_warnings(), fresh_compiler(), settings_restored():
         warnings.simplefilter("ignore")
         for dtype in {getattr(torch, dtype_name), torch.float16} & {*(operator.declaration.dtypes or FLOATING)}:
             call = Call(operator, samples, chosen, torch.device(device), dtype, 0)
