@@ -471,3 +471,21 @@ def test_offsets_that_span_the_rows_are_refused_otherwise():
     samples = Samples([Sample("two", (Drawn((5, 2)), offsets))], summed=lambda rows, offsets: len(rows) + 1)
     report = check(spanning, samples, properties=["layouts", "borders", "compile"], device="cpu", quick=True)
     assert report.passed, str(report)
+
+
+def test_differences_at_a_kink_are_not_asked_where_they_fail_the_reference_too():
+    largest = _declare(
+        "largest(Tensor input) -> Tensor",
+        lambda input: input.amax(-1),
+        reference=lambda input: input.amax(-1),
+        gradient=lambda needs_grad, grads, saved, input: (
+            torch.ops.aten.value_selecting_reduction_backward(grads[0], -1, input.argmax(-1), list(input.shape), False)
+            if not (input == input.amax(-1, keepdim=True)).sum(-1).gt(1).any()
+            else (input == input.amax(-1, keepdim=True))
+            * (grads[0] / (input == input.amax(-1, keepdim=True)).sum(-1))[..., None]
+        ),
+    )
+    tied = Drawn((2, 4), values=(1.0, 3.0, 3.0, 0.0))
+    samples = Samples([Sample("two equal ones", (tied,)), Sample("none", (Drawn((2, 3)),))])
+    report = check(largest, samples, properties=["gradient", "second_gradient"], device="cpu", quick=True)
+    assert report.passed, str(report)
