@@ -590,7 +590,7 @@ def test_values_are_written_over_elements_that_lie_at_one_place():
 
 
 class _Runs:
-    """What unpickling it would run."""
+    """Runs where it is unpickled, which must not happen."""
 
     def __reduce__(self):
         return os.mkdir, ("unpickled",)

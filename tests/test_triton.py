@@ -170,7 +170,7 @@ def found(tmp_path_factory):
 
 
 def values(name, p, q):
-    """What a GPU of compute capability 9.0 gives, by PyTorch."""
+    """Results of a GPU of compute capability 9.0, computed by PyTorch."""
     dtype = p.dtype
     finite = torch.where(q.isnan(), 0, q)
     ones = torch.ones(8)

@@ -30,7 +30,7 @@ _FLOATS = (torch.float64, torch.float32, torch.float16)
 
 
 class _Kind:
-    """What operators of one schema share."""
+    """The schema, samples and options that operators of one kind share."""
 
     def __init__(self, signature: str, asked: Samples, dtypes: Any, **declared: Any) -> None:
         self.signature, self.asked, self.dtypes, self.declared = signature, asked, dtypes, declared

@@ -28,7 +28,7 @@ _Kernel = Callable[..., Tensor]
 
 
 class _Kind:
-    """What operators of one schema share."""
+    """The schema, samples and options that operators of one kind share."""
 
     def __init__(self, signature: str, asked: Samples, **declared: Any) -> None:
         self.signature, self.asked, self.declared = signature, asked, declared

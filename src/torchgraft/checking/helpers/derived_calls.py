@@ -14,6 +14,7 @@ from torchgraft.checking.case import Case
 from torchgraft.checking.helpers.other_sizes import SizePlace, is_taken, sizes_of, with_sizes
 from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.tensors.compare import Mismatch
+from torchgraft.checking.tensors.dtypes import is_whole
 from torchgraft.sampling import Drawn, Sample
 
 Check = Callable[[Call], None]
@@ -90,7 +91,7 @@ def resizable(call: Call, least: int = 2) -> dict[SizePlace, int]:
 
 def may_shrink(call: Call) -> bool:
     """Whether sizes may become smaller: not where whole numbers may be places along them."""
-    return not any(each.dtype is not None and _is_whole(each.dtype) for each in call.sample.tensors)
+    return not any(each.dtype is not None and is_whole(each.dtype) for each in call.sample.tensors)
 
 
 def is_taken_on_cpu(call: Call) -> bool:
@@ -177,11 +178,7 @@ def _argument(call: Call, place: SizePlace) -> Any:
 def is_given(argument: Any) -> bool:
     """Whether an argument is a tensor of whole numbers that are given, and not drawn."""
     is_tensor = isinstance(argument, Drawn) and argument.dtype is not None
-    return is_tensor and bool(argument.values) and _is_whole(argument.dtype)
-
-
-def _is_whole(dtype: torch.dtype) -> bool:
-    return not dtype.is_floating_point and not dtype.is_complex and dtype != torch.bool
+    return is_tensor and bool(argument.values) and is_whole(argument.dtype)
 
 
 def _described(call: Call, sizes: Mapping[SizePlace, int]) -> str:

@@ -30,7 +30,7 @@ from torchgraft.checking.kernels import claims_kernel
 from torchgraft.checking.property import COMPILER, Property
 from torchgraft.checking.tensors.arguments import each_tensor, replaced, tensors_of
 from torchgraft.checking.tensors.compare import Mismatch, expect, expect_same
-from torchgraft.checking.tensors.dtypes import in_dtype, in_float64
+from torchgraft.checking.tensors.dtypes import in_dtype, in_float64, is_whole
 from torchgraft.checking.tensors.gradients import randn_like
 from torchgraft.declaration.schema import REQUIRED, Argument, by_name
 from torchgraft.operator import FLOATING, Operator
@@ -173,7 +173,7 @@ def _wrong_tensors(call: Call, name: str, tensor: Tensor) -> Iterator[_Wrong]:
 
 def _wrong_indices(call: Call, tensor: Tensor) -> Iterator[_Wrong]:
     """Whole numbers beyond those of the sample."""
-    if not _is_whole(tensor):
+    if not is_whole(tensor.dtype):
         return
     limits = torch.iinfo(tensor.dtype)
     most = int(tensor.max()) if tensor.numel() else 0
@@ -182,10 +182,6 @@ def _wrong_indices(call: Call, tensor: Tensor) -> Iterator[_Wrong]:
             changed = tensor.clone()
             changed.view(-1)[-1] = number
             yield _Wrong(f"with an element of {number}", (changed,))
-
-
-def _is_whole(tensor: Tensor) -> bool:
-    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
 
 
 def _wrong_numbers(argument: Argument, value: Any) -> Iterator[_Wrong]:
@@ -300,7 +296,11 @@ def _ask_reference(call: Call, wrong: _Wrong) -> _Verdict:
             # No result can be right, and PyTorch's own error, which a kernel passes on, is clear.
             return _Verdict(raised=f"{type(error).__name__}: {error}", unknown=True)
         if not _is_about_memory(error):
-            by_values = on_gpu and any(map(_is_whole, tensors)) and not isinstance(error, (ValueError, TypeError))
+            by_values = (
+                on_gpu
+                and any(is_whole(each.dtype) for each in tensors)
+                and not isinstance(error, (ValueError, TypeError))
+            )
             return _Verdict(raised=f"{type(error).__name__}: {error}", by_values=by_values)
     else:
         return _Verdict(expected)

@@ -28,6 +28,11 @@ def holds_numbers(dtype: torch.dtype) -> bool:
     return dtype.is_complex or (dtype.is_floating_point and dtype.itemsize > 1)
 
 
+def is_whole(dtype: torch.dtype) -> bool:
+    """Whether a dtype is one of whole numbers, as indices and offsets have it: flags are none."""
+    return not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
+
+
 def _exact(tensor: Tensor) -> Tensor:
     if not is_number(tensor):
         return tensor
