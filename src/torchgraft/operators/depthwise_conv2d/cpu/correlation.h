@@ -52,6 +52,7 @@ struct Correlation {
   bool transposed;
   Direction height;
   Direction width;
+  Direction depth;  // from plane to plane of volumes
 
   int64_t sources() const { return transposed ? multiplier : 1; }
   int64_t source_channel(int64_t channel, int64_t source) const {
@@ -60,7 +61,7 @@ struct Correlation {
   int64_t kernel(int64_t channel, int64_t source) const {
     return transposed ? channel * multiplier + source : channel;
   }
-  int64_t taps() const { return height.kernel * width.kernel; }
+  int64_t taps() const { return depth.kernel * height.kernel * width.kernel; }
 };
 
 // bias may be null. Defined for double, float, Half and BFloat16.
