@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "blocks.h"
+#include "correlation_kernels.h"
 #include "correlation_plan.h"
 #include "correlation_row.h"
 
@@ -29,10 +30,8 @@ namespace {
 
 // Rows of a strip: the more, the fewer rows of the source are read by two strips.
 constexpr int64_t kMostStripRows = 16;
-// Units of work that there should be, whatever the number of threads, and multiply-adds that are worth a
-// thread.
+// Units of work that there should be, whatever the number of threads.
 constexpr int64_t kUnits = 64;
-constexpr int64_t kGrain = 1 << 18;
 
 template <typename T>
 class Correlator {
@@ -46,9 +45,8 @@ class Correlator {
         correlation_(correlation),
         blocks_(make_blocks<T>(layout, correlation.source_channels, correlation.destination_channels,
                                correlation.batch)),
-        plan_(correlation, blocks_) {
-    pack(weight, bias);
-  }
+        plan_(correlation, blocks_),
+        kernels_(weight, bias, correlation, blocks_) {}
 
   void run() const {
     const int64_t images = ceil_divide(correlation_.batch, blocks_.fold);
@@ -123,65 +121,12 @@ class Correlator {
     std::vector<Row<A>> lines;  // what one row of the destination is made of
   };
 
-  // Kernels as [block][source][tap][lane] and bias as [block][lane].
-  void pack(const T* weight, const T* bias) {
-    const int64_t sources = correlation_.sources();
-    const int64_t taps = correlation_.taps();
-    kernels_.resize(blocks_.count * sources * taps * blocks_.lanes);
-    bias_.resize(blocks_.count * blocks_.lanes);
-    const auto pack_block = [&](int64_t block) {
-      const int64_t lanes = blocks_.block_lanes();
-      Channels<const T> channels = {weight, {}, 0, 1};
-      for (int64_t s = 0; s < sources; ++s) {
-        channels.count = 0;
-        const int64_t first = blocks_.begin(block);
-        for (int64_t lane = first; lane < std::min(first + blocks_.lanes, blocks_.channels); ++lane) {
-          const int64_t channel = lane % correlation_.destination_channels;
-          channels.offsets[channels.count++] = correlation_.kernel(channel, s) * taps;
-          if (bias != nullptr) bias_[block * blocks_.lanes + lane - first] = static_cast<A>(bias[channel]);
-        }
-        gather(channels, 0, kernels_.data() + kernel_begin(block, s), lanes, taps);
-      }
-    };
-    parallel_for(0, blocks_.count, std::max<int64_t>(kGrain / (sources * taps * blocks_.lanes), 1),
-                 [&](int64_t begin, int64_t end) {
-                   for (int64_t block = begin; block < end; ++block) pack_block(block);
-                 });
-  }
-
-  // What of the source the elements `outputs` of the destination meet, and with how many taps altogether.
-  static Range source_range(const Direction& direction, Range outputs, int64_t& taps) {
-    Range range = {direction.source, 0};
-    taps = 0;
-    const int64_t phases = direction.phases.size();
-    for (int64_t first = outputs.begin; first < std::min(outputs.begin + phases, outputs.end); ++first) {
-      const Phase& phase = direction.phase(first);
-      if (phase.taps == 0) continue;
-      const int64_t last = first + (outputs.end - 1 - first) / phases * phases;
-      range.begin = std::min(range.begin, phase.position(direction.output(first), 0));
-      range.end = std::max(range.end, phase.position(direction.output(last), phase.taps - 1) + 1);
-      taps += phase.taps * (direction.output(last) - direction.output(first) + 1);
-    }
-    return range.clipped(direction.source);
-  }
-
-  // Where in kernels_ a block has those for one of its sources, and a row of them.
-  int64_t kernel_begin(int64_t block, int64_t source) const {
-    return (block * correlation_.sources() * blocks_.lanes + source * blocks_.block_lanes()) *
-           correlation_.taps();
-  }
-  const A* kernel_plane(int64_t block, int64_t source, int64_t plane) const {
-    return kernels_.data() + kernel_begin(block, source) +
-           plane * correlation_.height.kernel * kernel_row_elements();
-  }
-  int64_t kernel_row_elements() const { return correlation_.width.kernel * blocks_.block_lanes(); }
-
   void correlate_piece(const Piece& piece, Workspace& workspace) const {
     const Direction& depth = correlation_.depth;
     const Direction& height = correlation_.height;
     const Direction& width = correlation_.width;
     int64_t plane_taps = 0;
-    const Range planes = source_range(depth, piece.planes, plane_taps);
+    const Range planes = depth.source_range(piece.planes, plane_taps);
     workspace.sources.resize(correlation_.sources() * planes.size());
     workspace.is_open.assign(workspace.sources.size(), false);
     for (int64_t plane = piece.planes.begin; plane < piece.planes.end; ++plane) {
@@ -217,7 +162,7 @@ class Correlator {
         workspace.is_open[place] = true;
         workspace.met_planes.push_back(
             {&workspace.sources[place], met * correlation_.height.source,
-             kernel_plane(piece.block, s, phase.first_tap + tap * phase.kernel_step)});
+             kernels_.plane(piece.block, s, phase.first_tap + tap * phase.kernel_step)});
       }
     }
   }
@@ -227,8 +172,8 @@ class Correlator {
     const Direction& width = correlation_.width;
     int64_t row_taps = 0;
     int64_t column_taps = 0;
-    const Range source_rows = source_range(height, piece.rows, row_taps);
-    const Range source_columns = source_range(width, piece.columns, column_taps);
+    const Range source_rows = height.source_range(piece.rows, row_taps);
+    const Range source_columns = width.source_range(piece.columns, column_taps);
     rows.open(
         piece.vectors,
         [&](int64_t vector) {
@@ -316,7 +261,7 @@ class Correlator {
              .step = step,
              .tap_step = tap_step,
              .taps = taps.size(),
-             .bias = bias_.data() + piece.block * blocks_.lanes,
+             .bias = kernels_.bias(piece.block),
              .bias_step = blocks_.lanes,
              .output_offset = (column + part * phases - workspace.destination.first_column()) * output_step,
              .output_step = remainders.parts * phases * output_step,
@@ -369,7 +314,7 @@ class Correlator {
         (piece.columns.begin - workspace.destination.first_column()) * workspace.destination.column_step();
     line.output_step = workspace.destination.column_step();
     line.count = piece.columns.size();
-    for (int64_t y = 0; y < 3; ++y) workspace.kernel_rows[y] = plane.kernel + y * kernel_row_elements();
+    for (int64_t y = 0; y < 3; ++y) workspace.kernel_rows[y] = plane.kernel + y * kernels_.row_elements();
     auto [row, position] = pair_of(correlation_.height, piece.rows.begin);
     for (; row < piece.rows.end; row += 2, ++position) {
       for (int64_t i = 0; i < 2; ++i) {
@@ -396,7 +341,7 @@ class Correlator {
     const int64_t apart = phase.tap_step;
     for (int64_t tap = 0; tap < phase.taps; ++tap) {
       workspace.kernel_rows[tap] =
-          plane.kernel + (phase.first_tap + tap * phase.kernel_step) * kernel_row_elements();
+          plane.kernel + (phase.first_tap + tap * phase.kernel_step) * kernels_.row_elements();
     }
     for (int64_t part = 0; part < apart; ++part) {
       const int64_t count = ceil_divide(piece.rows.size() - part, apart);
@@ -500,9 +445,9 @@ class Correlator {
     int64_t met = 0;
     for (const MetPlane& plane : workspace.met_planes) {
       const A* kernel =
-          plane.kernel + (phase.first_tap + taps.begin * phase.kernel_step) * kernel_row_elements();
+          plane.kernel + (phase.first_tap + taps.begin * phase.kernel_step) * kernels_.row_elements();
       for (int64_t tap = taps.begin; tap < taps.end;
-           ++tap, kernel += phase.kernel_step * kernel_row_elements()) {
+           ++tap, kernel += phase.kernel_step * kernels_.row_elements()) {
         int64_t position = phase.position(outputs.begin, tap);
         bool is_met = false;
         for (int64_t r = 0; r < rows; ++r, position += phase.step) {
@@ -522,8 +467,7 @@ class Correlator {
   const Correlation& correlation_;
   const Blocks blocks_;
   const CorrelationPlan<T> plan_;
-  std::vector<A> kernels_;
-  std::vector<A> bias_;
+  const PackedKernels<T> kernels_;
 };
 
 }  // namespace
