@@ -3,6 +3,7 @@
 Checkpointing that recomputes stops by an exception from a hook of saved tensors; hooks and modes of users raise too.
 """
 
+import copy
 import itertools
 
 import pytest
@@ -29,6 +30,10 @@ class _OwnError(Exception):
 
 class _OwnValueError(ValueError):
     """One of a kind that operators raise too."""
+
+
+class _OwnInterrupt(BaseException):
+    """One that is no Exception, as KeyboardInterrupt."""
 
 
 def cube():
@@ -177,6 +182,82 @@ class TestWhatACallerRaises:
         with pytest.raises(error), Raises() as mode:
             function(x)
         assert mode.calls == 1
+
+
+class TestGradientsThatAreRecorded:
+    """A backward pass with create_graph=True saves tensors too, and modes see what it calls."""
+
+    def layers(self):
+        own = torch.nn.Conv2d(4, 8, 3, groups=4, dtype=torch.float64)
+        return own, torchgraft.graft(torch.nn.Sequential(copy.deepcopy(own)))[0]
+
+    @pytest.mark.parametrize("early_stop", [True, False])
+    @pytest.mark.parametrize("outside", [False, True], ids=["within", "of a result from outside"])
+    def test_in_a_checkpoint(self, early_stop, outside):
+        x = torch.randn(2, 4, 6, 6, dtype=torch.float64, requires_grad=True)
+        found = []
+        for layer in self.layers():
+            result = layer(x) if outside else None
+
+            def force(x, layer=layer, result=result):
+                y = layer(x) if result is None else result
+                return torch.autograd.grad(y.pow(2).sum(), x, create_graph=True)[0].tanh()
+
+            with set_checkpoint_early_stop(early_stop):
+                y = checkpoint(force, x, use_reentrant=False)
+                found.append(torch.autograd.grad(y.pow(2).sum(), (x, layer.weight)))
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(one, other)
+
+    @pytest.mark.parametrize("error", [_OwnError, _OwnValueError, _OwnInterrupt, KeyboardInterrupt, RuntimeError])
+    @pytest.mark.parametrize("wanted", [(0,), (1,), (2, 0), (0, 1, 2)])
+    def test_a_hook_that_packs_raises(self, error, wanted):
+        calls = []
+
+        def pack(tensor):
+            calls.append(tensor)
+            raise error("mine")
+
+        x = torch.randn(1, 4, 8, 8, dtype=torch.float64, requires_grad=True)
+        counts = []
+        for layer in self.layers():
+            leaves = [(x, layer.weight, layer.bias)[place] for place in wanted]
+            y = layer(x).sum()
+            with pytest.raises(error, match="^mine$"), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+                torch.autograd.grad(y, leaves, create_graph=True)
+            counts.append(len(calls))
+            calls.clear()
+        assert counts[0] == counts[1] == 1
+
+    @pytest.mark.parametrize("error", [_OwnError, _OwnValueError, _OwnInterrupt])
+    @pytest.mark.parametrize("create_graph", [False, True])
+    def test_a_mode_raises_once(self, error, create_graph):
+        class RaisesAtOne(TorchDispatchMode):
+            calls = 0
+
+            def __torch_dispatch__(self, function, types, arguments=(), named=None):
+                if "conv" in str(function):
+                    self.calls += 1
+                    raise error("mine")
+                return function(*arguments, **(named or {}))
+
+        x = torch.randn(1, 4, 8, 8, dtype=torch.float64, requires_grad=True)
+        for layer in self.layers():
+            y = layer(x).sum()
+            with pytest.raises(error, match="^mine$"), RaisesAtOne() as mode:
+                torch.autograd.grad(y, x, create_graph=create_graph)
+            assert mode.calls == 1
+
+    def test_offloaded_they_are_differentiated_again(self):
+        x = torch.randn(2, 4, 6, 6, dtype=torch.float64, requires_grad=True)
+        found = []
+        for layer in self.layers():
+            y = layer(x).pow(3).sum()
+            with torch.autograd.graph.save_on_cpu():
+                grads = torch.autograd.grad(y, (x, layer.weight, layer.bias), create_graph=True)
+            found.append((*grads, *torch.autograd.grad(sum(each.pow(2).sum() for each in grads), (x, layer.weight))))
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("error", [_OwnError, _OwnValueError, RuntimeError])

@@ -16,7 +16,7 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 from torch._C import _functorch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 # Under which PyTorch keeps the kernels of a kind of device.
 DEVICE_KEYS = {"cpu": "CPU", "cuda": "CUDA"}
@@ -282,6 +282,38 @@ def recorded_convolution(device: str) -> Any:
     except (AttributeError, RuntimeError):
         pass
     return None
+
+
+class _RaisedByAutograd(torch.Tensor):
+    """A tensor without elements that raises an exception in every operator."""
+
+    @staticmethod
+    def __new__(cls, error: BaseException, shape: Sequence[int], device: torch.device) -> "_RaisedByAutograd":
+        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.uint8, device=device)
+
+    def __init__(self, error: BaseException, shape: Sequence[int], device: torch.device) -> None:
+        self._error = error
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        for each in tree_leaves((arguments, named)):
+            if isinstance(each, _RaisedByAutograd):
+                raise each._error
+        raise AssertionError
+
+
+def raised_by_autograd(error: BaseException, shape: Sequence[int], device: torch.device) -> torch.Tensor:
+    """A tensor that a C++ kernel returns in place of a gradient, for autograd to raise an exception as it is.
+
+    PyTorch's C interface would turn the exception into a RuntimeError. Autograd brings each gradient to the dtype of
+    its tensor as soon as a node has returned it. This one has another dtype, and raises in that conversion.
+
+    Args:
+        error: the exception.
+        shape: of the gradient, which autograd compares first.
+        device: of the gradient.
+    """
+    return _RaisedByAutograd(error, shape, device)
 
 
 def below_views(operator: Any, keyset: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:

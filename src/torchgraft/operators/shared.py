@@ -60,6 +60,22 @@ def batch_as_channels(into: Sequence[int], results: Sequence[int]) -> Callable[.
     return vmap
 
 
+def batch_as_images(otherwise: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:
+    """A vmap rule of what treats each image by itself: a batch of the first argument alone is one call with more images.
+
+    As for PyTorch's convolutions, so that results have their strides. `otherwise` is the rule of other batches.
+    """
+
+    def vmap(operator: Any, batch_size: int, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Any, Any]:
+        first, *others = in_dims
+        if first is None or any(dim is not None for dim in others):
+            return otherwise(operator, batch_size, in_dims, *arguments)
+        images = _fold(arguments[0], first, batch_size, 0)
+        return operator(images, *arguments[1:]).unflatten(0, (batch_size, -1)), 0
+
+    return vmap
+
+
 def _fold(tensor: Tensor, batch_dim: int | None, batch_size: int, into: int) -> Tensor:
     """Merges vmap's batch dimension into another."""
     if batch_dim is None:

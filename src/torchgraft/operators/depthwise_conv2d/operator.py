@@ -27,6 +27,7 @@ from torchgraft.operators.depthwise_conv2d.layouts import (
 from torchgraft.operators.depthwise_conv2d.window import IntOrPair, Window, make_window
 from torchgraft.operators.shared import (
     batch_as_channels,
+    batch_as_images,
     check_images,
     empty_images,
     require,
@@ -106,7 +107,7 @@ def depthwise_conv2d(
             without_batch = len(shape) == 3
             fits = shape[-3] == groups
             if fits is not True:
-                input = _with_channels(input, groups, fits)
+                input, weight = _with_channels(input, weight, groups, fits)
     except (AttributeError, IndexError, RuntimeError):  # no tensor, or of too few dimensions
         without_batch = None
     if without_batch is False:
@@ -207,22 +208,29 @@ def _kernel_size(weight: Any, padding: Any) -> Sequence[int]:
     return weight.shape[2:] if known else (1, 1)
 
 
-def _with_channels(input: Any, groups: int, fits: Any) -> Any:
-    """An input that has as many channels as there are groups.
+def _with_channels(input: Any, weight: Any, groups: int, fits: Any) -> tuple[Any, Any]:
+    """An input that has as many channels as there are groups, and the weight.
 
     Args:
         input: of three or four dimensions; for others the operator says what is wrong.
-        groups: how many it must have.
+        weight: of the operator.
+        groups: how many channels the input must have.
         fits: whether it has, as far as that is known: of an input that `torch.jit.trace` follows sizes are tensors.
 
     Raises:
         ValueError: where it has not.
     """
     if isinstance(fits, Tensor):
-        # Recorded, this refuses what is given later and does not fit.
-        return input.unflatten(-3, (groups,))
+        # Recorded, these refuse what is given later and does not fit, and keep all strides. The first lets a single
+        # channel pass, as it can be expanded to any number; for that one the second would need another weight.
+        channels, before = input.shape[-3], (-1,) * (input.dim() - 3)
+        try:
+            input = input.expand(*before, groups, -1, -1)
+            return input, weight.expand(weight.shape[0] // groups * channels, -1, -1, -1)
+        except RuntimeError as error:
+            raise ValueError(f"depthwise_conv2d: input must have {groups} channels: {error}") from None
     if not isinstance(input, Tensor) or input.dim() not in (3, 4) or fits:
-        return input
+        return input, weight
     shape = tuple(input.shape)
     raise ValueError(f"depthwise_conv2d: input must have {groups} channels, got {shape[-3]}: its shape is {shape}")
 
@@ -333,8 +341,10 @@ def _weight_grad_gradient(
 
 # A third argument that is no tensor, as the number of channels is, stays as it is.
 _images_by_channel = batch_as_channels((1, 0, 0), (1,))
+_forward_vmap = batch_as_images(_images_by_channel)
 
 
+@batch_as_images
 def _input_grad_vmap(
     operator: Any,
     batch_size: int,
@@ -441,7 +451,7 @@ convolution = Operator(
     unsaved=("bias",),
     autocast="lower",
     mixed=("weight", "bias"),
-    vmap=_images_by_channel,
+    vmap=_forward_vmap,
     sharding="N C _ _, C _ _ _, C -> N C _ _; neighbouring pixels are on another device then",
     strides="reference",
     flops=flops.forward,
@@ -489,4 +499,4 @@ def _record(call: Callable[..., Any]) -> Callable[..., Any]:
     return record
 
 
-record_as_convolution(convolution.names, _record)
+record_as_convolution(convolution.names, _record, 2)

@@ -69,21 +69,51 @@ Tensor convolution_on(Tensor input, Tensor weight, std::optional<Tensor> bias, I
                                window.padding_right, window.dilation_height, window.dilation_width);
 }
 
-// Calls an operator of torchgraft through PyTorch's dispatcher, where modes see it and checks may put another
-// kernel. Before 2.13 the dispatcher prints errors instead of passing them on: there, `directly` is called if
-// no gradient may be asked for. `make_arguments` makes an array of StableIValue. Each of a tensor holds it
-// until the dispatcher takes it, so they are made for the dispatcher alone.
+// Calls an operator of torchgraft through PyTorch's dispatcher, where checks may put another kernel. Before
+// 2.13 the dispatcher prints errors instead of passing them on: there, `directly` is called. `make_arguments`
+// makes an array of StableIValue. Each of a tensor holds it until the dispatcher takes it, so they are made
+// for the dispatcher alone.
 template <typename MakeArguments, typename Directly>
-Tensor dispatched(const char* name, bool differentiable, MakeArguments&& make_arguments,
-                  Directly&& directly) {
+Tensor dispatched(const char* name, MakeArguments&& make_arguments, Directly&& directly) {
   static const bool passes_errors_on = aoti_torch_abi_version() >= (uint64_t{2} << 56 | uint64_t{13} << 48);
-  if (!differentiable && !passes_errors_on) return directly();
+  if (!passes_errors_on) return directly();
   auto arguments = make_arguments();
   check_call(torch_call_dispatcher(name, "", arguments.data(), TORCH_ABI_VERSION), name);
   return torch::stable::detail::to<Tensor>(arguments[0]);
 }
 
-// Where gradients of these gradients may be asked for, all three are made of operators that have some.
+// Whether a mode of Python's sees each operator that is called now. The operator that is asked has no
+// arguments and a kernel for such modes, which answers true; the other kernel, which answers false, runs
+// without one.
+inline bool a_mode_sees_operators(const Tensor& tensor) {
+  const char* const name = tensor.is_cpu() ? "torchgraft::_a_mode_sees_CPU" : "torchgraft::_a_mode_sees_CUDA";
+  std::array<StableIValue, 1> stack{};
+  return torch_call_dispatcher(name, "", stack.data(), TORCH_ABI_VERSION) == 0 &&
+         torch::stable::detail::to<bool>(stack[0]);
+}
+
+template <bool kAnswer>
+bool answer() {
+  return kAnswer;
+}
+
+// The gradients as the formula in Python computes them. It runs code of the caller's, such as hooks of saved
+// tensors and modes, and no exception of theirs could pass through here with its class: what the operator
+// returns then raises it behind this function (kernels/cpp_autograd.py).
+inline std::tuple<Tensor, Tensor, Tensor> differentiated_by_python(
+    const Tensor& output_grad, const Tensor& input, const Tensor& weight, const Integers& stride,
+    const Integers& padding, const Integers& dilation, const std::vector<bool>& wanted) {
+  using torch::stable::detail::from, torch::stable::detail::to;
+  const char* const name = "torchgraft::_recorded_convolution_backward";
+  const bool of_input = wanted[0], of_weight = wanted[1], of_bias = wanted[2];
+  std::array<StableIValue, 9> stack = {from(output_grad), from(input),     from(weight),
+                                       from(stride),      from(padding),   from(dilation),
+                                       from(of_input),    from(of_weight), from(of_bias)};
+  check_call(torch_call_dispatcher(name, "", stack.data(), TORCH_ABI_VERSION), name);
+  return {to<Tensor>(stack[0]), to<Tensor>(stack[1]), to<Tensor>(stack[2])};
+}
+
+// Python computes what is to be recorded, or to be seen by modes.
 template <typename Device>
 std::tuple<Tensor, Tensor, Tensor> convolution_backward_on(Tensor output_grad, Tensor input, Tensor weight,
                                                            Integers stride, Integers padding,
@@ -94,13 +124,15 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward_on(Tensor output_grad, T
   check_depthwise(input, weight, transposed, groups);
   TORCHGRAFT_CHECK(wanted.size() == 3, "output_mask must have 3 elements, got ", wanted.size());
   const Window window = window_of(stride, padding, dilation);
+  if (aoti_torch_grad_mode_is_enabled() || a_mode_sees_operators(input)) {
+    return differentiated_by_python(output_grad, input, weight, stride, padding, dilation, wanted);
+  }
   const auto& [stride_height, stride_width, top, left, bottom, right, dilation_height, dilation_width] =
       window;
   const Geometry geometry = forward_geometry(input, weight, std::nullopt, window);
   const bool is_empty = geometry.batch == 0;
   const Layouts layouts = is_empty ? Layouts() : layouts_of(input, weight, geometry, window);
-  const bool differentiable = aoti_torch_grad_mode_is_enabled();
-  const internal::Measuring measuring(!differentiable && internal::switch_is_on());
+  const internal::Measuring measuring(internal::switch_is_on());
   Tensor input_grad, weight_grad, bias_grad;
   if (wanted[0]) {
     const int64_t channels = input.size(1), height = input.size(2), width = input.size(3);
@@ -116,9 +148,7 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward_on(Tensor output_grad, T
                                      stride_height, stride_width, top, left, bottom, right, dilation_height,
                                      dilation_width);
     };
-    input_grad = dispatched(differentiable ? "torchgraft::depthwise_conv2d_input_grad"
-                                           : "torchgraft::_depthwise_conv2d_input_grad",
-                            differentiable, make_arguments, directly);
+    input_grad = dispatched("torchgraft::_depthwise_conv2d_input_grad", make_arguments, directly);
     input_grad = with_strides(input_grad, input_grad_strides(input, layouts.input_grad, window));
   }
   if (wanted[1]) {
@@ -146,9 +176,7 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward_on(Tensor output_grad, T
                                       left, bottom, right, dilation_height, dilation_width, dtype,
                                       channels_last);
     };
-    weight_grad = dispatched(differentiable ? "torchgraft::depthwise_conv2d_weight_grad"
-                                            : "torchgraft::_depthwise_conv2d_weight_grad",
-                             differentiable, make_arguments, directly);
+    weight_grad = dispatched("torchgraft::_depthwise_conv2d_weight_grad", make_arguments, directly);
     if (is_empty) weight_grad = with_strides(weight_grad, strides_of_copy(weight));
   }
   if (wanted[2]) {
@@ -176,4 +204,10 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward_on(Tensor output_grad, T
   STABLE_TORCH_LIBRARY_IMPL(aten, Autograd##DEVICE, library) {                                           \
     library.impl("convolution_backward_overrideable",                                                    \
                  TORCH_BOX(&::torchgraft::depthwise::convolution_backward_on<TYPE>));                    \
+  }                                                                                                      \
+  STABLE_TORCH_LIBRARY_IMPL(torchgraft, CompositeImplicitAutograd, library) {                            \
+    library.impl("_a_mode_sees_" #DEVICE, TORCH_BOX(&::torchgraft::depthwise::answer<false>));           \
+  }                                                                                                      \
+  STABLE_TORCH_LIBRARY_IMPL(torchgraft, Python, library) {                                               \
+    library.impl("_a_mode_sees_" #DEVICE, TORCH_BOX(&::torchgraft::depthwise::answer<true>));            \
   }
