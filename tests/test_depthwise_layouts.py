@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import torchgraft
 from torchgraft import graft
 from torchgraft.checking import find_devices
 from torchgraft.checking.tensors.strides import in_ambiguous_strides
@@ -161,6 +162,80 @@ def test_strides_of_an_exported_program():
         expected = drawn.layer(drawn.input).stride()
         program = torch.export.export(graft(drawn.layer), (drawn.input,))
         assert program.module()(drawn.input).stride() == expected, str(drawn)
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths:UserWarning")
+def test_strides_of_what_is_traced():
+    """A traced layer runs three times: PyTorch optimizes the recorded code after the first calls."""
+    random = Random("traced")
+    for _ in range(60):
+        drawn = draw(random, "cpu", random.choice(FLOATING), least_batch=1)
+
+        def strides(layer: nn.Module) -> list[Any]:
+            with torch.no_grad():
+                traced = torch.jit.trace(layer, (drawn.input,), check_trace=False)  # noqa: B023
+            leaves = [drawn.input.detach().requires_grad_(), *traced.parameters()]  # noqa: B023
+            found = []
+            for _ in range(3):
+                output = traced(leaves[0])
+                found += [output, *torch.autograd.grad(output, leaves, drawn.output_grad)]  # noqa: B023
+            return [each.stride() for each in found]
+
+        expected = strides(drawn.layer)
+        assert strides(graft(drawn.layer)) == expected, str(drawn)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("multiplier", [1, 3])
+@pytest.mark.parametrize("batch", [(), (1,), (3,)], ids=str)
+def test_a_traced_layer_refuses_other_channels(groups, multiplier, batch):
+    layer = torchgraft.nn.DepthwiseConv2d(groups, 3, channel_multiplier=multiplier)
+    traced = torch.jit.trace(layer, (torch.randn(*batch, groups, 6, 6),), check_trace=False)
+    for channels in (1, 2, 3, 4, 8):
+        images = torch.randn(*batch, channels, 7, 5)
+        if channels == groups:
+            torch.testing.assert_close(traced(images), layer(images))
+        else:
+            with pytest.raises(RuntimeError, match="size"):
+                traced(images)
+            with pytest.raises(ValueError, match=f"input must have {groups} channels"):
+                torch.jit.trace(layer, (images,), check_trace=False)
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths:UserWarning")
+def test_strides_of_second_derivatives():
+    """Of all but the weight: where its second derivative differs, docs/depthwise_conv2d.md says."""
+    random = Random("second derivatives")
+    for _ in range(200):
+        drawn = draw(random, "cpu", random.choice(FLOATING), least_batch=1)
+        of_input = in_ambiguous_strides(torch.ones_like(drawn.input), random)
+        of_weight = in_ambiguous_strides(torch.ones_like(drawn.layer.weight.data), random)
+
+        def strides(layer: nn.Module) -> list[Any]:
+            input, output_grad = (each.detach().requires_grad_() for each in (drawn.input, drawn.output_grad))  # noqa: B023
+            leaves = input, layer.weight
+            input_grad, weight_grad = torch.autograd.grad(layer(input), leaves, output_grad, create_graph=True)
+            found = [
+                *torch.autograd.grad(input_grad, [output_grad], of_input, retain_graph=True),  # noqa: B023
+                *torch.autograd.grad(weight_grad, [output_grad, input], of_weight),  # noqa: B023
+            ]
+            return [each.stride() for each in found]
+
+        expected = strides(drawn.layer)
+        assert strides(graft(drawn.layer)) == expected, str(drawn)
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths:UserWarning")
+def test_strides_of_a_batch_of_images_under_vmap():
+    random = Random("vmap")
+    for _ in range(150):
+        # In bfloat16, PyTorch 2.13 may read memory that is not there for dilated kernels with one tap in a row.
+        drawn = draw(random, "cpu", random.choice((torch.float32, torch.float64, torch.float16)), least_batch=1)
+        if drawn.layer.padding == "same":
+            continue
+        batch = in_ambiguous_strides(torch.stack([drawn.input, drawn.input]), random)
+        expected = torch.vmap(drawn.layer)(batch).stride()
+        assert torch.vmap(graft(drawn.layer))(batch).stride() == expected, (str(drawn), batch.stride())
 
 
 def test_the_layout_of_the_weight_alone():

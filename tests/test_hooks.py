@@ -223,7 +223,7 @@ class TestGradientsThatAreRecorded:
         for layer in self.layers():
             leaves = [(x, layer.weight, layer.bias)[place] for place in wanted]
             y = layer(x).sum()
-            with pytest.raises(error, match="^mine$"), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            with pytest.raises(error, match=r"^mine$"), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
                 torch.autograd.grad(y, leaves, create_graph=True)
             counts.append(len(calls))
             calls.clear()
@@ -244,7 +244,7 @@ class TestGradientsThatAreRecorded:
         x = torch.randn(1, 4, 8, 8, dtype=torch.float64, requires_grad=True)
         for layer in self.layers():
             y = layer(x).sum()
-            with pytest.raises(error, match="^mine$"), RaisesAtOne() as mode:
+            with pytest.raises(error, match=r"^mine$"), RaisesAtOne() as mode:
                 torch.autograd.grad(y, x, create_graph=create_graph)
             assert mode.calls == 1
 

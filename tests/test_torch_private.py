@@ -284,3 +284,24 @@ def test_recorded_convolution():
     assert call is torch.ops.aten.convolution_overrideable.default._op
     if torch.version.cuda is None:
         assert pytorch.recorded_convolution("cuda") is None
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt("mine")], ids=repr)
+def test_raised_by_autograd(error):
+    library = torch.library.Library("raised_by_autograd", "FRAGMENT")
+    name = f"of_{type(error).__name__}"
+    library.define(f"{name}(Tensor x) -> Tensor")
+    overload = getattr(torch.ops.raised_by_autograd, name).default
+
+    class Identity(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return overload(grad)
+
+    library.impl(name, lambda grad: pytorch.raised_by_autograd(error, grad.shape, grad.device), "CPU")
+    with pytest.raises(type(error), match="mine"):
+        Identity.apply(torch.ones(2, requires_grad=True)).sum().backward()

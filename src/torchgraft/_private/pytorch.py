@@ -288,15 +288,15 @@ class _RaisedByAutograd(torch.Tensor):
     """A tensor without elements that raises an exception in every operator."""
 
     @staticmethod
-    def __new__(cls, error: BaseException, shape: Sequence[int], device: torch.device) -> "_RaisedByAutograd":
+    def __new__(cls: Any, error: BaseException, shape: Sequence[int], device: torch.device) -> Any:
         return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.uint8, device=device)
 
     def __init__(self, error: BaseException, shape: Sequence[int], device: torch.device) -> None:
         self._error = error
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
-        for each in tree_leaves((arguments, named)):
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        for each in tree_leaves((args, kwargs)):
             if isinstance(each, _RaisedByAutograd):
                 raise each._error
         raise AssertionError

@@ -4,8 +4,8 @@ PyTorch has a convolution for devices that it does not know. It has a gradient i
 that kind, and on CPU and CUDA neither has a kernel. A library of ours that has kernels for both gives an operator a way
 to be called there.
 
-The second kernel computes plain gradients in C++. It leaves gradients that are recorded themselves, and gradients that a
-mode sees, to the operator's formula in Python. There a hook of saved tensors or a mode may raise, and PyTorch's C
+The second kernel computes plain gradients in C++. Gradients that are recorded themselves, and those that a mode sees,
+it leaves to the operator's formula in Python. There a hook of saved tensors or a mode may raise, and PyTorch's C
 interface would turn any exception into a RuntimeError. So the formula's exception does not cross that interface: the
 kernel returns tensors in place of gradients, and autograd raises the exception when it looks at one.
 """

@@ -61,9 +61,12 @@ def batch_as_channels(into: Sequence[int], results: Sequence[int]) -> Callable[.
 
 
 def batch_as_images(otherwise: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:
-    """A vmap rule of what treats each image by itself: a batch of the first argument alone is one call with more images.
+    """A vmap rule of what treats each image by itself: a batch of images alone is one call with more images.
 
-    As for PyTorch's convolutions, so that results have their strides. `otherwise` is the rule of other batches.
+    PyTorch's convolutions do the same, so results have their strides.
+
+    Args:
+        otherwise: the rule of batches in which other arguments than the first have the batch's dimension.
     """
 
     def vmap(operator: Any, batch_size: int, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Any, Any]:

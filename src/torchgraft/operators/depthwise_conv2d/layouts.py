@@ -48,6 +48,26 @@ def layouts_of(input: Tensor, weight: Tensor, window: Window) -> Layouts:
     return _channel_by_channel(images, kernels, (height, width), window.dilation != (1, 1))
 
 
+def is_transposed_channels_last(output_grad: Tensor, weight: Tensor, input_size: Sequence[int], window: Window) -> bool:
+    """Whether the images of a transposed convolution are channels_last, such as the gradient of a weight gradient.
+
+    Not for a batch without images.
+    """
+    images, kernels = _strided(output_grad), _as_rounded(weight, output_grad)
+    if output_grad.device.type == "cuda":
+        return output_grad.dtype != torch.float64 and _by_cudnn(images, kernels).output
+    if _is_by_onednn(images, kernels, window, output_grad.dtype):
+        return _by_onednn(images, kernels).output
+    asked = _suggested(images) or _suggested(kernels)
+    images, kernels = _brought_to(images, asked), _brought_to(kernels, asked)
+    batch, channels, *size = input_size
+    if channels == 1:
+        return _suggested(images) or _suggested(kernels)
+    multiplier = kernels.sizes[0] // channels
+    each = _suggested(_one_group(images, 1, multiplier)) or _suggested(_one_group(kernels, 0, multiplier))
+    return _suggested(_dense((batch, 1, *size), each))
+
+
 def empty_output_strides(input: Tensor, output_sizes: Sequence[int], window: Window) -> Sequence[int]:
     """The strides of the output of a batch without images."""
     images = _evenly_padded(_strided(input), window)

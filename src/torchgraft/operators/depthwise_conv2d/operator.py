@@ -20,6 +20,7 @@ from torchgraft.operators.depthwise_conv2d import flops, reference
 from torchgraft.operators.depthwise_conv2d.layouts import (
     empty_output_strides,
     input_grad_strides,
+    is_transposed_channels_last,
     layouts_of,
     strides_of_copy,
     with_strides,
@@ -331,12 +332,17 @@ def _weight_grad_gradient(
     *window, _, _ = window_and_result
     # The gradient of a weight gradient is as large as a weight, and plays its part.
     (weight,) = output_grads
-    return (
-        convolution(input, weight, None, *window) if needs_grad[0] else None,
-        input_grad(output_grad, weight, *input.shape[1:], layout_beside(output_grad, is_channels_last(input)), *window)
-        if needs_grad[1]
-        else None,
-    )
+    found = None
+    if needs_grad[1]:
+        view = Window(*window)
+        if is_empty := input.shape[0] == 0:
+            of_input = is_channels_last(input)
+        else:
+            of_input = is_transposed_channels_last(output_grad, weight, input.shape, view)
+        found = input_grad(output_grad, weight, *input.shape[1:], layout_beside(output_grad, of_input), *window)
+        if view.is_uneven and not is_empty:
+            found = with_strides(found, input_grad_strides(input, of_input, view))
+    return convolution(input, weight, None, *window) if needs_grad[0] else None, found
 
 
 # A third argument that is no tensor, as the number of channels is, stays as it is.
