@@ -108,7 +108,7 @@ def depthwise_conv2d(
             without_batch = len(shape) == 3
             fits = shape[-3] == groups
             if fits is not True:
-                input, weight = _with_channels(input, weight, groups, fits)
+                input = _with_channels(input, groups, fits)
     except (AttributeError, IndexError, RuntimeError):  # no tensor, or of too few dimensions
         without_batch = None
     if without_batch is False:
@@ -209,29 +209,26 @@ def _kernel_size(weight: Any, padding: Any) -> Sequence[int]:
     return weight.shape[2:] if known else (1, 1)
 
 
-def _with_channels(input: Any, weight: Any, groups: int, fits: Any) -> tuple[Any, Any]:
-    """An input that has as many channels as there are groups, and the weight.
+def _with_channels(input: Any, groups: int, fits: Any) -> Any:
+    """An input that has as many channels as there are groups.
 
     Args:
         input: of three or four dimensions; for others the operator says what is wrong.
-        weight: of the operator.
-        groups: how many channels the input must have.
+        groups: how many it must have.
         fits: whether it has, as far as that is known: of an input that `torch.jit.trace` follows sizes are tensors.
 
     Raises:
         ValueError: where it has not.
     """
     if isinstance(fits, Tensor):
-        # Recorded, these refuse what is given later and does not fit, and keep all strides. The first lets a single
-        # channel pass, as it can be expanded to any number; for that one the second would need another weight.
-        channels, before = input.shape[-3], (-1,) * (input.dim() - 3)
+        # Recorded, `unflatten` refuses what is given later and does not fit. Strides are those of the input itself: a
+        # view of other sizes may lose those of a dimension of one element.
         try:
-            input = input.expand(*before, groups, -1, -1)
-            return input, weight.expand(weight.shape[0] // groups * channels, -1, -1, -1)
+            return input.expand_as(input.unflatten(-3, (groups,)))
         except RuntimeError as error:
             raise ValueError(f"depthwise_conv2d: input must have {groups} channels: {error}") from None
     if not isinstance(input, Tensor) or input.dim() not in (3, 4) or fits:
-        return input, weight
+        return input
     shape = tuple(input.shape)
     raise ValueError(f"depthwise_conv2d: input must have {groups} channels, got {shape[-3]}: its shape is {shape}")
 
