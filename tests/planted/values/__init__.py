@@ -125,6 +125,33 @@ _plant(
     lambda input, mask: torch.softmax(input + mask, -1) + 0 * mask,
     Samples((Sample("two rows", (Drawn((2, 6)), Drawn((2, 6)))),)),
 )
+_BLOCK = 16
+
+
+def _softmax_of_some(input: Tensor, mask: Tensor) -> Tensor:
+    return torch.softmax(input.masked_fill(~mask, -torch.inf), -1).masked_fill(~mask, 0)
+
+
+def _softmax_in_blocks(input: Tensor, mask: Tensor) -> Tensor:
+    values = input.masked_fill(~mask, -torch.inf)
+    most, total = values.new_full(values.shape[:-1], -torch.inf), values.new_zeros(values.shape[:-1])
+    for block in values.split(_BLOCK, -1):
+        higher = torch.maximum(most, block.amax(-1))
+        total = total * torch.exp(most - higher) + torch.exp(block - higher[..., None]).sum(-1)
+        most = higher
+    return (torch.exp(values - most[..., None]) / total[..., None]).masked_fill(~mask, 0)
+
+
+_plant(
+    "loses_a_masked_block",
+    "subtracts -inf from -inf where a mask takes all of the first block of a row",
+    "value_regimes",
+    "(Tensor input, Tensor mask) -> Tensor",
+    _softmax_of_some,
+    _softmax_in_blocks,
+    Samples((Sample("two rows", (Drawn((2, 6)), Drawn((2, 6), dtype=torch.bool, values=(1.0, 1.0, 0.0)))),)),
+    dtypes={"input": _FLOATS, "mask": (torch.bool,)},
+)
 _plant(
     "halves_towards_zero",
     "rounds halves of negative integers towards zero, where the definition rounds down",

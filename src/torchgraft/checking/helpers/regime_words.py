@@ -51,7 +51,7 @@ def explained(
             "small": f"values that are squared to zero ({regime.values})",
         }[regime.kind]
         cause = f"{division} for {what} in {names}: {worse.what} is {worse.found} where the reference is finite"
-    elif regime.kind == "mask":
+    elif regime.kind == "mask" or (is_lost and regime.kind in ("integers", "part")):
         cause = (
             f"{worse.what} is {worse.found} for {subject}, where the reference is finite (inf - inf, or 0 times inf)"
         )
