@@ -116,8 +116,8 @@ class TestLimits:
     @pytest.mark.parametrize(
         ("drawn", "of_result", "values"),
         [
-            (Drawn((5,), dtype=torch.int64, low=2, high=9), None, {2, 8}),
-            (Drawn((5,), dtype=torch.bool), None, {0, 1}),
+            (Drawn((5,), dtype=torch.int64, low=2, high=9), None, {8}),
+            (Drawn((5,), dtype=torch.bool), None, {1}),
             (Drawn((5,)), torch.bool, {1}),
             (Drawn((5,), high=0.5), torch.int64, {0.5}),
             (Drawn((5,)), None, set()),
@@ -145,7 +145,7 @@ class TestLimits:
         operator.kernel("cpu")(noting)
         samples = Samples([Sample("five", (drawn,))])
         assert check(operator, samples, device="cpu", properties=["limits"], quick=True).results[-1].status == "pass"
-        assert asked == {(size, value) for size in (1030, 4099, 70001) for value in values}
+        assert asked == {(size, value) for size in (1030, 70001) for value in values}
 
     def test_equal_terms_that_are_added_in_turn_may_err_in_one_direction(self):
         def total(weight, index):

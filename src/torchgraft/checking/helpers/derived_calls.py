@@ -126,8 +126,8 @@ def growing_together(call: Call) -> Iterator[tuple[SizePlace, ...]]:
                 yield few
 
 
-def all_equal(call: Call, grown: Derived) -> Iterator[Derived]:
-    """Yields a call whose drawn numbers are all the smallest ones that may be drawn, and one of all the largest ones.
+def all_equal(call: Call, grown: Derived) -> Derived | None:
+    """Makes a call whose drawn numbers are all the largest ones that may be drawn; None if it would be no other.
 
     What counts them must hold as many. Real numbers, which are 1 then, are counted only if a result is of whole
     numbers.
@@ -138,28 +138,26 @@ def all_equal(call: Call, grown: Derived) -> Iterator[Derived]:
     """
     counts = _counts_numbers(call)
 
-    def alike(drawn: Any, last: bool) -> Any:
+    def alike(drawn: Any) -> Any:
         if isinstance(drawn, (list, tuple)):
-            return [alike(each, last) for each in drawn]
+            return [alike(each) for each in drawn]
         if not isinstance(drawn, Drawn) or drawn.distinct or drawn.values is not None:
             return drawn
         dtype = drawn.dtype or call.dtype
         if is_whole(dtype) or dtype == torch.bool:
-            return replace(drawn, values=(float(drawn.integers[-1 if last else 0]),)) if drawn.integers else drawn
+            return replace(drawn, values=(float(drawn.integers[-1]),)) if drawn.integers else drawn
         low, high = (1.0 if limit is None else limit for limit in (drawn.low, drawn.high))
         return replace(drawn, values=(min(max(1.0, low), high),)) if counts else drawn
 
     before = grown.call
-    seen = [before.sample.arguments]
-    for last in (False, True):
-        arguments = tuple(alike(each, last) for each in before.sample.arguments)
-        other = replace(before, sample=replace(before.sample, arguments=arguments))
-        if arguments not in seen and is_taken_on_cpu(other):
-            seen.append(arguments)
-            bits = 16 if before.sample.elements >= 2**16 else 8
-            words = f"{grown.words}, all numbers of a tensor equal (more than {bits} bits count)"
-            # Equal terms, as of one row that is added again and again, err in one direction: as many squared terms.
-            yield Derived(words, other, grown.terms**2)
+    arguments = tuple(map(alike, before.sample.arguments))
+    other = replace(before, sample=replace(before.sample, arguments=arguments))
+    if arguments == before.sample.arguments or not is_taken_on_cpu(other):
+        return None
+    bits = 16 if before.sample.elements >= 2**16 else 8
+    words = f"{grown.words}, all numbers of a tensor equal (more than {bits} bits count)"
+    # Equal terms, as of one row that is added again and again, err in one direction: as many squared terms.
+    return Derived(words, other, grown.terms**2)
 
 
 def _counts_numbers(call: Call) -> bool:

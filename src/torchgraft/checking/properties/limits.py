@@ -3,9 +3,9 @@
 Proves: in small samples of each kind each size grows by one and two, and to 9, 65, 1,030, 4,099 and 70,001: beyond a
 vector, a warp, a block of 1,024 threads, a tile of 4,096 and the 65,535 blocks of a grid, and by one element or a few,
 so that the last vector is not full. Equal sizes grow together if the reference takes that, or else one or two of them.
-Beyond 256 elements, whole numbers and flags are also all equal, of which counters of 8 or 16 bits hold too few; so are
-real numbers if a result is of whole numbers. Results and gradients are those of the reference, or the operator refuses
-the call. What takes the reference or the kernel long is left out.
+Of 1,030 and of 70,001, whole numbers and flags are also all equal, which counters of 8 or 16 bits do not hold, and so
+are real numbers if a result is of whole numbers; the result is compared. Results and gradients are those of the
+reference, or the operator refuses the call. What takes the reference or the kernel long is left out.
 
 Cannot prove: anything about two large sizes at once, or about calls that would take seconds here.
 """
@@ -38,8 +38,8 @@ from torchgraft.checking.property import Property
 
 _SAMPLES = 4
 _SIZES = (9, 65, 1_030, 4_099, 70_001)
-# From here on a counter of 8 bits is too small for values that are all equal.
-_COUNTED = 1 << 8
+# The sizes of which counters of 8 and of 16 bits are too small.
+_COUNTED = (1_030, 70_001)
 # The most elements of all arguments of a call, and of all results; and the most products that are added up in it.
 _ELEMENTS, _PRODUCTS = 1 << 21, 1 << 26
 # The seconds that one call may take, as the calls before it let expect; and all calls together. They are those of this
@@ -104,8 +104,8 @@ def _grown(case: Case, calls: list[Call]) -> Iterator[Derived]:
                 yield grown
                 if step > 1:
                     each.seconds[size] = time.process_time() - began
-                if size > _COUNTED:
-                    yield from all_equal(each.call, grown)
+                if size in _COUNTED and (counted := all_equal(each.call, grown)) is not None:
+                    ask(case, [counted], (check_value,), "")
 
 
 # A sum that is kept in a dtype of two bytes shows in long rows.
