@@ -13,7 +13,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 BUILD := build/make
-WORKERS ?= 2
+# One more than the two cores that tests are made for: many wait, for a compiler, other processes, a time to pass.
+WORKERS ?= 3
 # A test that waits for ever is a failure with a name; the longest takes some minutes.
 PYTEST = MAKEFLAGS= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --timeout 1200
 
@@ -57,8 +58,6 @@ test-all: test ## run the tests, and then what is slow and rarely finds more: te
 	@$(MAKE) --no-print-directory test-cuda
 	@$(MAKE) --no-print-directory test-torch
 
-# Many of these wait: for a compiler, for other processes, for a time to pass.
-test-slow: WORKERS := $(if $(filter file,$(origin WORKERS)),3,$(WORKERS))
 .PHONY: test-slow
 test-slow: build $(VENV)/test.done ## run the tests marked slow: thousands of random calls, and the emulator of other GPUs
 	@$(PYTEST) -m slow $(ARGS)

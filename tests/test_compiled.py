@@ -320,3 +320,45 @@ def test_lazy_conjugates_inside_are_computed_in_the_first_call_and_under_a_mode(
     assert [function(left, right).item() for _ in range(2)] == [1 - 7j] * 2
     with FlopCounterMode(display=False):
         assert product(left, right).item() == 1 - 7j
+
+
+@pytest.mark.parametrize("gradient", [None, "reference", "formula"])
+@pytest.mark.parametrize(
+    ("results", "of"),
+    [
+        ("Tensor", lambda x: (x > 0).long()),
+        ("(Tensor, Tensor)", lambda x: (x > 0, x.long())),
+        ("Tensor[]", lambda x: [(x > 0).int()]),
+        ("(Tensor, Tensor[])", lambda x: (x > 0, [x.long(), (x > 1).to(torch.uint8)])),
+    ],
+)
+def test_results_that_are_whole_numbers_have_no_gradient(results, of, gradient):
+    asked = []
+    operator = Operator(
+        f"compiled::whole_{next(numbers)}(Tensor x) -> {results}",
+        reference=of,
+        gradient=(lambda *arguments: asked.append(arguments) or (None,)) if gradient == "formula" else gradient,
+        kernels={},
+    )
+    x = torch.tensor([-1.5, 0.5, 2.0], requires_grad=True)
+
+    def trained(x):
+        found = torch.utils._pytree.tree_leaves(operator(x))
+        return sum((each * x).sum() for each in found)
+
+    expected = torch.autograd.grad(trained(x), x)
+    found = torch.autograd.grad(torch.compile(trained, backend="aot_eager", fullgraph=True)(x), x)
+    assert torch.equal(found[0], expected[0])
+    assert asked == []
+
+
+def test_what_is_wrong_is_told_where_a_call_is_traced():
+    def refuse(*arguments):
+        raise RuntimeError("the formula cannot do this")
+
+    operator = Operator(
+        f"compiled::refusing_{next(numbers)}(Tensor x) -> Tensor", reference=lambda x: x, gradient=refuse, kernels={}
+    )
+    compiled = torch.compile(operator, backend="aot_eager", fullgraph=True)
+    with pytest.raises(Exception, match="the formula cannot do this"):
+        compiled(torch.ones(3, requires_grad=True))

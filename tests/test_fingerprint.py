@@ -640,6 +640,21 @@ def test_what_compilers_put_into_modules_while_they_compile_does_not_count():
     assert fingerprint(make_output(2)) == before
 
 
+def test_what_python_puts_into_classes_whose_instances_are_copied_does_not_count(monkeypatch):
+    class Counts:
+        size = 2
+
+    counts = Counts()
+    monkeypatch.delattr(torch.Tensor, "__slotnames__", raising=False)
+    outputs = (lambda x: x), (lambda x: x.new_empty(counts.size))
+    before = [fingerprint(output) for output in outputs]
+    copy.copy(counts)
+    torch.save(torch.ones(2), io.BytesIO())
+    assert "__slotnames__" in vars(torch.Tensor)
+    assert "__slotnames__" in vars(Counts)
+    assert [fingerprint(output) for output in outputs] == before
+
+
 class TestWhatIsPutIntoLibraries:
     """Each function below changes a library or a registry by a size and makes an `output` that depends on it."""
 

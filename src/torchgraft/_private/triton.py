@@ -67,6 +67,11 @@ def repair() -> None:
     _repair_tuning()
 
 
+def is_repaired() -> bool:
+    """Whether the interpreter launches the Triton kernels of this process, and `launching` tells it more."""
+    return repair.cache_info().currsize > 0
+
+
 def _repair_python(interpreter: Any) -> None:
     """Has `and`, `or` and `not` of blocks mean what Triton compiles them to; Python would take any block as true."""
     semantic = interpreter.interpreter_semantic

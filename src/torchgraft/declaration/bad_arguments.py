@@ -147,6 +147,9 @@ def explain_memory(name: str, arguments: Sequence[Argument], values: Sequence[An
     Raises:
         ValueError: a tensor without memory for all of its elements.
     """
+    if torch.compiler.is_dynamo_compiling():
+        # It cannot trace the questions below, and would report them in the place of the error that led here.
+        return
     for _, shown, value in _tensors(arguments, values):
         if type(value) not in (Tensor, torch.nn.Parameter) or value.layout != torch.strided or not value.numel():
             continue

@@ -78,7 +78,10 @@ class PythonKernels:
 
     def choose(self, arguments: Sequence[Any]) -> str:
         """The name of the kernel that a call takes."""
-        if (forced := self._forced_here()) is not None:
+        return self._choose(arguments, self._forced_here())
+
+    def _choose(self, arguments: Sequence[Any], forced: tuple[str, int] | None) -> str:
+        if forced is not None:
             return forced[0]
         if self.policy is not None:
             name = self.policy(*arguments)
@@ -95,23 +98,27 @@ class PythonKernels:
 
         Compiled kernels check what protects memory; those in Python need not, as it is done here.
         """
-        name, forced = self.choose(arguments), self._forced_here()
+        forced = self._forced_here()
+        name = self._choose(arguments, forced)
         if name == COMPILED and self.compiled is not None:
             return self.compiled(*arguments)
         self.declaration.explain(*arguments)
-        on_launch = triton_launches.recorder(self.declaration.qualified_name)
-        launches = private_triton.Launches(forced[1] if forced else 0, on_launch=on_launch)
+        launches = None
+        if private_triton.is_repaired():
+            on_launch = triton_launches.recorder(self.declaration.qualified_name)
+            launches = private_triton.Launches(forced[1] if forced else 0, on_launch=on_launch)
         is_wrapped = name in self.shown_to_compilers
         # Autocast has cast what the declaration says, and would cast all else that the kernel is made of.
         direct = pytorch.triton_called_directly() if is_wrapped else nullcontext()
-        with direct, no_autocast(arguments), pytorch.below_no_mode(), private_triton.launching(launches):
+        launching = private_triton.launching(launches) if launches else nullcontext()
+        with direct, no_autocast(arguments), pytorch.below_no_mode(), launching:
             try:
                 results = self.kernels[name](*arguments)
             except (ValueError, TypeError) as error:
                 _name_operator(error, self.declaration.name)
                 raise
         references = sys.getrefcount(results)
-        self.served += forced is not None and not launches.left_out
+        self.served += forced is not None and not (launches and launches.left_out)
         expect_own_memory(self.declaration.name, f"the kernel {name!r}", results, arguments, of_kernel=True)
         return unkept(results, references)
 

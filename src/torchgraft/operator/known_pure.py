@@ -69,7 +69,7 @@ BY_PYTHON = _names(
     __abstractmethods__ __annotate_func__ __annotations__ __annotations_cache__ __dataclass_fields__
     __dataclass_params__ __dict__ __dlpack_c_exchange_api__ __doc__
     __firstlineno__ __orig_bases__ __parameters__ __qualname__ _abc_impl
-    __signature__ __static_attributes__ __weakref__
+    __signature__ __slotnames__ __static_attributes__ __weakref__
     ___needs_generation_tag_patch
     """
 )

@@ -9,7 +9,7 @@
 
 namespace torchgraft::depthwise {
 
-// One direction, height or width.
+// One direction: depth, height or width.
 struct Extent {
   int64_t input;
   int64_t output;
@@ -24,6 +24,10 @@ struct Extent {
   }
 };
 
+// The direction that an image does not have.
+inline constexpr Extent kNoExtent = {
+    .input = 1, .output = 1, .kernel = 1, .stride = 1, .padding = 0, .dilation = 1};
+
 struct Geometry {
   int64_t batch;
   int64_t channels;  // of the input
@@ -31,11 +35,12 @@ struct Geometry {
       multiplier;  // output channels an input channel; output channel o reads input channel o / multiplier
   Extent height;
   Extent width;
+  Extent depth = kNoExtent;  // of volumes; an image is one plane
 
   constexpr int64_t output_channels() const { return channels * multiplier; }
-  constexpr int64_t taps() const { return height.kernel * width.kernel; }
-  constexpr int64_t input_pixels() const { return height.input * width.input; }
-  constexpr int64_t output_pixels() const { return height.output * width.output; }
+  constexpr int64_t taps() const { return depth.kernel * height.kernel * width.kernel; }
+  constexpr int64_t input_pixels() const { return depth.input * height.input * width.input; }
+  constexpr int64_t output_pixels() const { return depth.output * height.output * width.output; }
 };
 
 // The arguments that every one of the three operators ends with, in the order of the schema.

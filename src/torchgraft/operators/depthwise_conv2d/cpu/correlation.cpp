@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "blocks.h"
+#include "correlation_kernels.h"
 #include "correlation_plan.h"
 #include "correlation_row.h"
 
@@ -29,10 +30,8 @@ namespace {
 
 // Rows of a strip: the more, the fewer rows of the source are read by two strips.
 constexpr int64_t kMostStripRows = 16;
-// Units of work that there should be, whatever the number of threads, and multiply-adds that are worth a
-// thread.
+// Units of work that there should be, whatever the number of threads.
 constexpr int64_t kUnits = 64;
-constexpr int64_t kGrain = 1 << 18;
 
 template <typename T>
 class Correlator {
@@ -46,17 +45,17 @@ class Correlator {
         correlation_(correlation),
         blocks_(make_blocks<T>(layout, correlation.source_channels, correlation.destination_channels,
                                correlation.batch)),
-        plan_(correlation, blocks_) {
-    pack(weight, bias);
-  }
+        plan_(correlation, blocks_),
+        kernels_(weight, bias, correlation, blocks_) {}
 
   void run() const {
     const int64_t images = ceil_divide(correlation_.batch, blocks_.fold);
+    const int64_t slabs = ceil_divide(correlation_.depth.destination, plan_.slab);
     const int64_t bands = ceil_divide(correlation_.height.destination, plan_.band);
     const int64_t slices = ceil_divide(correlation_.width.destination, plan_.slice);
-    const int64_t pieces = images * bands * slices;
+    const int64_t pieces = images * slabs * bands * slices;
     // Nothing is added to outputs in memory where all of the kernel's rows are taken at once.
-    const bool are_sums_whole = plan_.most_taps <= std::min(plan_.kernel_rows, kRowsOfPart);
+    const bool are_sums_whole = plan_.most_taps <= plan_.rows_of_patches;
     const int64_t whole = blocks_.layout == Layout::contiguous
                               ? blocks_.count
                               : std::max<int64_t>(blocks_.channels / blocks_.lanes, 1);
@@ -65,20 +64,22 @@ class Correlator {
     const int64_t least = blocks_.layout == Layout::contiguous ? ceil_divide(whole, plan_.vectors) : 1;
     const int64_t groups = std::clamp<int64_t>(ceil_divide(units, pieces), least, whole);
     const int64_t work =
-        plan_.band * plan_.slice * blocks_.count * blocks_.lanes * correlation_.taps() / groups;
+        plan_.slab * plan_.band * plan_.slice * blocks_.count * blocks_.lanes * correlation_.taps() / groups;
     parallel_for(0, pieces * groups, std::max<int64_t>(kGrain / work, 1), [&](int64_t begin, int64_t end) {
       Workspace workspace;
       for (int64_t unit = begin; unit < end; ++unit) {
         const int64_t group = unit % groups;
         const int64_t column = unit / groups % slices * plan_.slice;
         const int64_t row = unit / groups / slices % bands * plan_.band;
-        const int64_t image = unit / groups / slices / bands * blocks_.fold;
+        const int64_t plane = unit / groups / slices / bands % slabs * plan_.slab;
+        const int64_t image = unit / groups / slices / bands / slabs * blocks_.fold;
         // The last block of channels may make again what the one before has made: on the same thread.
         const int64_t last_block = group + 1 == groups ? blocks_.count : whole * (group + 1) / groups;
         for (int64_t block = whole * group / groups; block < last_block;) {
           const int64_t vectors = blocks_.together(block, last_block, plan_.vectors, are_sums_whole);
           correlate_piece(
-              {image, Range{row, row + plan_.band}.clipped(correlation_.height.destination),
+              {image, Range{plane, plane + plan_.slab}.clipped(correlation_.depth.destination),
+               Range{row, row + plan_.band}.clipped(correlation_.height.destination),
                Range{column, column + plan_.slice}.clipped(correlation_.width.destination), block, vectors},
               workspace);
           block += vectors;
@@ -88,18 +89,31 @@ class Correlator {
   }
 
  private:
-  // Some rows and columns of the destination, in some vectors of channels.
+  // Some planes, rows and columns of the destination, in some vectors of channels.
   struct Piece {
     int64_t image;
+    Range planes;
     Range rows;
     Range columns;
     int64_t block;  // the first vector
     int64_t vectors;
   };
 
+  // A plane of the source that a plane of the destination meets, and the plane of the kernel that it meets it
+  // with.
+  struct MetPlane {
+    Rows<const T>* source;
+    int64_t first_row;  // of the source's, which are numbered through all of its planes
+    const A* kernel;
+  };
+
   struct Workspace {
-    std::vector<Rows<const T>> sources;
-    Rows<T> destination;
+    std::vector<Rows<const T>> sources;  // of each source, the planes that the piece may meet
+    std::vector<char> is_open;           // whether their rows were brought in
+    std::vector<MetPlane> met_planes;    // by the plane of the destination that is made
+    Rows<const T> no_source;             // in the place of planes where none is met
+    Rows<T> destination;                 // of that plane
+    int64_t first_output_row;            // of it; rows are numbered through all planes
     // What a line reads and writes; the lines point here.
     std::vector<const A*> source_rows;
     std::vector<const A*> kernel_rows;
@@ -107,91 +121,76 @@ class Correlator {
     std::vector<Row<A>> lines;  // what one row of the destination is made of
   };
 
-  // Kernels as [block][source][tap][lane] and bias as [block][lane].
-  void pack(const T* weight, const T* bias) {
-    const int64_t sources = correlation_.sources();
-    const int64_t taps = correlation_.taps();
-    kernels_.resize(blocks_.count * sources * taps * blocks_.lanes);
-    bias_.resize(blocks_.count * blocks_.lanes);
-    const auto pack_block = [&](int64_t block) {
-      const int64_t lanes = blocks_.block_lanes();
-      Channels<const T> channels = {weight, {}, 0, 1};
-      for (int64_t s = 0; s < sources; ++s) {
-        channels.count = 0;
-        const int64_t first = blocks_.begin(block);
-        for (int64_t lane = first; lane < std::min(first + blocks_.lanes, blocks_.channels); ++lane) {
-          const int64_t channel = lane % correlation_.destination_channels;
-          channels.offsets[channels.count++] = correlation_.kernel(channel, s) * taps;
-          if (bias != nullptr) bias_[block * blocks_.lanes + lane - first] = static_cast<A>(bias[channel]);
-        }
-        gather(channels, 0, kernels_.data() + kernel_begin(block, s), lanes, taps);
-      }
-    };
-    parallel_for(0, blocks_.count, std::max<int64_t>(kGrain / (sources * taps * blocks_.lanes), 1),
-                 [&](int64_t begin, int64_t end) {
-                   for (int64_t block = begin; block < end; ++block) pack_block(block);
-                 });
-  }
-
-  // What of the source the elements `outputs` of the destination meet, and with how many taps altogether.
-  static Range source_range(const Direction& direction, Range outputs, int64_t& taps) {
-    Range range = {direction.source, 0};
-    taps = 0;
-    const int64_t phases = direction.phases.size();
-    for (int64_t first = outputs.begin; first < std::min(outputs.begin + phases, outputs.end); ++first) {
-      const Phase& phase = direction.phase(first);
-      if (phase.taps == 0) continue;
-      const int64_t last = first + (outputs.end - 1 - first) / phases * phases;
-      range.begin = std::min(range.begin, phase.position(direction.output(first), 0));
-      range.end = std::max(range.end, phase.position(direction.output(last), phase.taps - 1) + 1);
-      taps += phase.taps * (direction.output(last) - direction.output(first) + 1);
-    }
-    return range.clipped(direction.source);
-  }
-
-  // Where in kernels_ a block has those for one of its sources, and a row of them.
-  int64_t kernel_begin(int64_t block, int64_t source) const {
-    return (block * correlation_.sources() * blocks_.lanes + source * blocks_.block_lanes()) *
-           correlation_.taps();
-  }
-  const A* kernel_row(int64_t block, int64_t source, int64_t row) const {
-    return kernels_.data() + kernel_begin(block, source) +
-           row * correlation_.width.kernel * blocks_.block_lanes();
-  }
-
   void correlate_piece(const Piece& piece, Workspace& workspace) const {
+    const Direction& depth = correlation_.depth;
     const Direction& height = correlation_.height;
     const Direction& width = correlation_.width;
-    const int64_t lanes = blocks_.block_lanes();
-    const int64_t sources = correlation_.sources();
-    int64_t row_taps = 0;
-    int64_t column_taps = 0;
-    const Range source_rows = source_range(height, piece.rows, row_taps);
-    const Range source_columns = source_range(width, piece.columns, column_taps);
-
-    workspace.sources.resize(sources);
-    for (int64_t s = 0; s < sources; ++s) {
-      workspace.sources[s].open(
+    int64_t plane_taps = 0;
+    const Range planes = depth.source_range(piece.planes, plane_taps);
+    workspace.sources.resize(correlation_.sources() * planes.size());
+    workspace.is_open.assign(workspace.sources.size(), false);
+    for (int64_t plane = piece.planes.begin; plane < piece.planes.end; ++plane) {
+      meet_planes(piece, plane, planes, workspace);
+      workspace.first_output_row = plane * height.destination;
+      workspace.destination.open(
           piece.vectors,
           [&](int64_t vector) {
-            return blocks_.channels_of(
-                piece.block + vector, source_, piece.image, correlation_.source_channels,
-                height.source * width.source,
-                [&](int64_t channel) { return correlation_.source_channel(channel, s); });
+            return blocks_.channels_of(piece.block + vector, destination_, piece.image,
+                                       correlation_.destination_channels,
+                                       depth.destination * height.destination * width.destination,
+                                       [](int64_t channel) { return channel; });
           },
-          lanes, width.source, source_rows, source_columns, row_taps);
+          blocks_.block_lanes(), width.destination, piece.rows.shifted(workspace.first_output_row),
+          piece.columns, piece.rows.size());
+      make_plane(piece, workspace);
+      workspace.destination.flush();
     }
-    workspace.destination.open(
+  }
+
+  // Finds the planes of the source that a plane of the destination meets, and brings their rows in. `planes`
+  // are those that planes of the piece may meet.
+  void meet_planes(const Piece& piece, int64_t plane, Range planes, Workspace& workspace) const {
+    const Direction& depth = correlation_.depth;
+    const Phase& phase = depth.phase(plane);
+    workspace.met_planes.clear();
+    for (int64_t s = 0; s < correlation_.sources(); ++s) {
+      for (int64_t tap = 0; tap < phase.taps; ++tap) {
+        const int64_t met = phase.position(depth.output(plane), tap);
+        if (!planes.contains(met)) continue;
+        const int64_t place = s * planes.size() + met - planes.begin;
+        if (!workspace.is_open[place]) open_plane(piece, s, met, workspace.sources[place]);
+        workspace.is_open[place] = true;
+        workspace.met_planes.push_back(
+            {&workspace.sources[place], met * correlation_.height.source,
+             kernels_.plane(piece.block, s, phase.first_tap + tap * phase.kernel_step)});
+      }
+    }
+  }
+
+  void open_plane(const Piece& piece, int64_t source, int64_t plane, Rows<const T>& rows) const {
+    const Direction& height = correlation_.height;
+    const Direction& width = correlation_.width;
+    int64_t row_taps = 0;
+    int64_t column_taps = 0;
+    const Range source_rows = height.source_range(piece.rows, row_taps);
+    const Range source_columns = width.source_range(piece.columns, column_taps);
+    rows.open(
         piece.vectors,
         [&](int64_t vector) {
           return blocks_.channels_of(
-              piece.block + vector, destination_, piece.image, correlation_.destination_channels,
-              height.destination * width.destination, [](int64_t channel) { return channel; });
+              piece.block + vector, source_, piece.image, correlation_.source_channels,
+              correlation_.depth.source * height.source * width.source,
+              [&](int64_t channel) { return correlation_.source_channel(channel, source); });
         },
-        lanes, width.destination, piece.rows, piece.columns, piece.rows.size());
+        blocks_.block_lanes(), width.source, source_rows.shifted(plane * height.source), source_columns,
+        row_taps);
+  }
 
+  void make_plane(const Piece& piece, Workspace& workspace) const {
     plan_lines(piece, workspace);
-    if (is_paired()) {
+    if (workspace.met_planes.empty()) {
+      make_rows(piece, workspace);
+    } else if (is_paired()) {
       make_pairs(piece, workspace);
     } else if (const int64_t strip_rows = rows_of_strips(piece, workspace)) {
       make_strips(piece, strip_rows, workspace);
@@ -200,7 +199,6 @@ class Correlator {
     } else {
       make_rows(piece, workspace);
     }
-    workspace.destination.flush();
   }
 
   // Those of a row's taps, `tap_step` columns apart, through which any of its pixels reads one of `width`
@@ -221,10 +219,12 @@ class Correlator {
     const Range columns = piece.columns;
     const int64_t lanes = blocks_.block_lanes();
     const int64_t phases = width.phases.size();
-    const Rows<const T>& source = workspace.sources[0];
+    const Rows<const T>& source =
+        workspace.met_planes.empty() ? workspace.no_source : *workspace.met_planes[0].source;
     const int64_t output_step = workspace.destination.column_step();
     const int64_t last_lane = blocks_.begin(piece.block + piece.vectors - 1) - blocks_.begin(piece.block);
-    const int64_t kernel_rows = correlation_.sources() * correlation_.height.kernel;
+    const int64_t kernel_rows =
+        correlation_.sources() * correlation_.depth.kernel * correlation_.height.kernel;
     // A strip has a stride of two at most.
     workspace.source_rows.resize(kMostPatchRows * kernel_rows + 2 * kMostStripRows);
     workspace.kernel_rows.resize(kernel_rows);
@@ -261,12 +261,12 @@ class Correlator {
              .step = step,
              .tap_step = tap_step,
              .taps = taps.size(),
-             .bias = bias_.data() + piece.block * blocks_.lanes,
+             .bias = kernels_.bias(piece.block),
              .bias_step = blocks_.lanes,
              .output_offset = (column + part * phases - workspace.destination.first_column()) * output_step,
              .output_step = remainders.parts * phases * output_step,
              .count = line_count,
-             .in_parts = correlation_.height.phases[0].taps > kRowsOfPart,
+             .in_parts = plan_.in_parts,
              .sources = workspace.source_rows.data(),
              .kernels = workspace.kernel_rows.data(),
              .output_rows = workspace.output_rows.data()});
@@ -289,8 +289,8 @@ class Correlator {
              std::min(direction.phases[0].taps, direction.phases[1].taps) == 1 &&
              direction.phases[0].tap_step == 1;
     };
-    return std::is_same_v<A, float> && correlation_.sources() == 1 && is_paired(correlation_.height) &&
-           is_paired(correlation_.width);
+    return std::is_same_v<A, float> && correlation_.sources() == 1 && correlation_.depth.kernel == 1 &&
+           is_paired(correlation_.height) && is_paired(correlation_.width);
   }
 
   // The pair that `element` belongs to: its first element, and the position that this one reads.
@@ -303,22 +303,23 @@ class Correlator {
 
   void make_pairs(const Piece& piece, Workspace& workspace) const {
     const auto [first_column, first_position] = pair_of(correlation_.width, piece.columns.begin);
+    const MetPlane& plane = workspace.met_planes[0];
     Row<A>& line = workspace.lines[0];
     line.shape = Shape::pairs;
     line.source_offset = 0;
-    line.first_position = first_position - workspace.sources[0].first_column();
-    line.width = workspace.sources[0].width();
+    line.first_position = first_position - plane.source->first_column();
+    line.width = plane.source->width();
     line.first_output = first_column - piece.columns.begin;
     line.output_offset =
         (piece.columns.begin - workspace.destination.first_column()) * workspace.destination.column_step();
     line.output_step = workspace.destination.column_step();
     line.count = piece.columns.size();
-    for (int64_t y = 0; y < 3; ++y) workspace.kernel_rows[y] = kernel_row(piece.block, 0, y);
+    for (int64_t y = 0; y < 3; ++y) workspace.kernel_rows[y] = plane.kernel + y * kernels_.row_elements();
     auto [row, position] = pair_of(correlation_.height, piece.rows.begin);
     for (; row < piece.rows.end; row += 2, ++position) {
       for (int64_t i = 0; i < 2; ++i) {
-        workspace.source_rows[i] = workspace.sources[0].row_or_null(position + i);
-        workspace.output_rows[i] = workspace.destination.row_or_null(row + i);
+        workspace.source_rows[i] = plane.source->row_or_null(plane.first_row + position + i);
+        workspace.output_rows[i] = workspace.destination.row_or_null(workspace.first_output_row + row + i);
       }
       run_row(line);
     }
@@ -336,9 +337,11 @@ class Correlator {
 
   void make_strips(const Piece& piece, int64_t most_rows, Workspace& workspace) const {
     const Phase& phase = correlation_.height.phases[0];
+    const MetPlane& plane = workspace.met_planes[0];
     const int64_t apart = phase.tap_step;
     for (int64_t tap = 0; tap < phase.taps; ++tap) {
-      workspace.kernel_rows[tap] = kernel_row(piece.block, 0, phase.first_tap + tap * phase.kernel_step);
+      workspace.kernel_rows[tap] =
+          plane.kernel + (phase.first_tap + tap * phase.kernel_step) * kernels_.row_elements();
     }
     for (int64_t part = 0; part < apart; ++part) {
       const int64_t count = ceil_divide(piece.rows.size() - part, apart);
@@ -346,10 +349,12 @@ class Correlator {
         const int64_t strip_rows = std::min(most_rows, count - row);
         const int64_t element = piece.rows.begin + part + row * apart;
         for (int64_t i = 0; i < (strip_rows - 1) * phase.step + phase.taps; ++i) {
-          workspace.source_rows[i] = workspace.sources[0].row_or_null(phase.position(element, 0) + i * apart);
+          workspace.source_rows[i] =
+              plane.source->row_or_null(plane.first_row + phase.position(element, 0) + i * apart);
         }
         for (int64_t r = 0; r < strip_rows; ++r) {
-          workspace.output_rows[r] = workspace.destination.row(element + r * apart);
+          workspace.output_rows[r] =
+              workspace.destination.row(workspace.first_output_row + element + r * apart);
         }
         for (Row<A>& line : workspace.lines) {
           line.shape = Shape::strip;
@@ -379,7 +384,7 @@ class Correlator {
     const Range rows = piece.rows;
     const int64_t phases = height.phases.size();
     // As many of the kernel's rows as stay in L1, and as a part of a sum has.
-    const int64_t kernel_rows = std::min(plan_.kernel_rows, kRowsOfPart);
+    const int64_t kernel_rows = plan_.rows_of_patches;
     for (int64_t first = rows.begin; first < std::min(rows.begin + phases, rows.end); ++first) {
       const Phase& phase = height.phase(first);
       const int64_t count = ceil_divide(rows.end - first, phases);
@@ -388,12 +393,14 @@ class Correlator {
         const int64_t patch_rows = std::min(made, count - row);
         for (int64_t r = 0; r < most_rows; ++r) {
           workspace.output_rows[r] =
-              r < patch_rows ? workspace.destination.row(first + (row + r) * phases) : nullptr;
+              r < patch_rows
+                  ? workspace.destination.row(workspace.first_output_row + first + (row + r) * phases)
+                  : nullptr;
         }
         const int64_t output = height.output(first) + row;
         for (int64_t first_tap = 0; first_tap == 0 || first_tap < phase.taps; first_tap += kernel_rows) {
           const int64_t met =
-              find_kernel_rows(piece.block, phase, {first_tap, std::min(first_tap + kernel_rows, phase.taps)},
+              find_kernel_rows(phase, {first_tap, std::min(first_tap + kernel_rows, phase.taps)},
                                {output, output + patch_rows}, most_rows, workspace);
           for (Row<A>& line : workspace.lines) {
             line.shape = Shape::patch;
@@ -415,11 +422,11 @@ class Correlator {
       for (int64_t element = piece.rows.begin; element < piece.rows.end; ++element) {
         const Phase& phase = height.phase(element);
         const int64_t output = height.output(element);
-        const int64_t met = find_kernel_rows(piece.block, phase,
-                                             {first_tap, std::min(first_tap + plan_.kernel_rows, phase.taps)},
-                                             {output, output + 1}, 1, workspace);
+        const int64_t met =
+            find_kernel_rows(phase, {first_tap, std::min(first_tap + plan_.kernel_rows, phase.taps)},
+                             {output, output + 1}, 1, workspace);
         if (first_tap > 0 && met == 0) continue;
-        A* const outputs = workspace.destination.row(element);
+        A* const outputs = workspace.destination.row(workspace.first_output_row + element);
         for (Row<A>& line : workspace.lines) {
           line.kernel_rows = met;
           line.accumulate = first_tap > 0;
@@ -433,18 +440,19 @@ class Correlator {
   // Finds the rows of the kernel, among `taps` of a phase, that meet the source under one of its `outputs`,
   // and for each of them `rows` rows of the source, as many as a Row has: null where an output meets padding
   // and where there are fewer outputs. Returns how many rows of the kernel these are.
-  int64_t find_kernel_rows(int64_t block, const Phase& phase, Range taps, Range outputs, int64_t rows,
+  int64_t find_kernel_rows(const Phase& phase, Range taps, Range outputs, int64_t rows,
                            Workspace& workspace) const {
-    const int64_t kernel_step = phase.kernel_step * correlation_.width.kernel * blocks_.block_lanes();
     int64_t met = 0;
-    for (int64_t s = 0; s < correlation_.sources(); ++s) {
-      Rows<const T>& source = workspace.sources[s];
-      const A* kernel = kernel_row(block, s, phase.first_tap + taps.begin * phase.kernel_step);
-      for (int64_t tap = taps.begin; tap < taps.end; ++tap, kernel += kernel_step) {
+    for (const MetPlane& plane : workspace.met_planes) {
+      const A* kernel =
+          plane.kernel + (phase.first_tap + taps.begin * phase.kernel_step) * kernels_.row_elements();
+      for (int64_t tap = taps.begin; tap < taps.end;
+           ++tap, kernel += phase.kernel_step * kernels_.row_elements()) {
         int64_t position = phase.position(outputs.begin, tap);
         bool is_met = false;
         for (int64_t r = 0; r < rows; ++r, position += phase.step) {
-          const A* const source_row = r < outputs.size() ? source.row_or_null(position) : nullptr;
+          const A* const source_row =
+              r < outputs.size() ? plane.source->row_or_null(plane.first_row + position) : nullptr;
           workspace.source_rows[met * rows + r] = source_row;
           is_met = is_met || source_row != nullptr;
         }
@@ -459,8 +467,7 @@ class Correlator {
   const Correlation& correlation_;
   const Blocks blocks_;
   const CorrelationPlan<T> plan_;
-  std::vector<A> kernels_;
-  std::vector<A> bias_;
+  const PackedKernels<T> kernels_;
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include <torchgraft/layout.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -40,6 +41,22 @@ struct Direction {
 
   const Phase& phase(int64_t element) const { return phases[element % phases.size()]; }
   int64_t output(int64_t element) const { return element / static_cast<int64_t>(phases.size()); }
+
+  // What of the source the elements `outputs` of the destination meet, and with how many taps altogether.
+  Range source_range(Range outputs, int64_t& taps) const {
+    Range range = {source, 0};
+    taps = 0;
+    const int64_t count = phases.size();
+    for (int64_t first = outputs.begin; first < std::min(outputs.begin + count, outputs.end); ++first) {
+      const Phase& met = phase(first);
+      if (met.taps == 0) continue;
+      const int64_t last = first + (outputs.end - 1 - first) / count * count;
+      range.begin = std::min(range.begin, met.position(output(first), 0));
+      range.end = std::max(range.end, met.position(output(last), met.taps - 1) + 1);
+      taps += met.taps * (output(last) - output(first) + 1);
+    }
+    return range.clipped(source);
+  }
 };
 
 struct Correlation {
@@ -52,6 +69,7 @@ struct Correlation {
   bool transposed;
   Direction height;
   Direction width;
+  Direction depth;  // from plane to plane of volumes
 
   int64_t sources() const { return transposed ? multiplier : 1; }
   int64_t source_channel(int64_t channel, int64_t source) const {
@@ -60,7 +78,7 @@ struct Correlation {
   int64_t kernel(int64_t channel, int64_t source) const {
     return transposed ? channel * multiplier + source : channel;
   }
-  int64_t taps() const { return height.kernel * width.kernel; }
+  int64_t taps() const { return depth.kernel * height.kernel * width.kernel; }
 };
 
 // bias may be null. Defined for double, float, Half and BFloat16.

@@ -10,6 +10,7 @@
 
 #include "blocks.h"
 #include "correlation.h"
+#include "correlation_row.h"
 
 namespace torchgraft::depthwise::cpu {
 
@@ -21,8 +22,9 @@ bool are_strips(const Correlation& correlation, const Blocks& blocks) {
   if (height.phases.size() > 1 || width.phases.size() > 1 || correlation.sources() > 1) return false;
   const Phase& row = height.phases[0];
   const Phase& column = width.phases[0];
-  return std::is_same_v<A, float> && blocks.lanes == kMostLanes && row.taps == 3 && column.taps == 3 &&
-         row.step == column.step && (row.step == 1 || (row.step == 2 && row.tap_step * column.tap_step == 1));
+  return std::is_same_v<A, float> && blocks.lanes == kMostLanes && correlation.depth.kernel == 1 &&
+         row.taps == 3 && column.taps == 3 && row.step == column.step &&
+         (row.step == 1 || (row.step == 2 && row.tap_step * column.tap_step == 1));
 }
 
 template <typename T>
@@ -34,23 +36,32 @@ class CorrelationPlan {
       : correlation_(correlation),
         blocks_(blocks),
         is_direct_(blocks.are_direct<T>(correlation.multiplier)),
-        vector_bytes_(blocks.lanes * static_cast<int64_t>(sizeof(A))) {
+        vector_bytes_(blocks.lanes * static_cast<int64_t>(sizeof(A))),
+        kernel_planes_(std::max<int64_t>(correlation.depth.phases[0].taps, 1)) {
     for (const Phase& phase : correlation.height.phases) most_taps = std::max(most_taps, phase.taps);
     cut_rows_of_outputs();
     cut_bands();
+    rows_of_patches = std::min(kernel_rows, std::max<int64_t>(kRowsOfPart / kernel_planes_, 1));
+    in_parts = kernel_planes_ * correlation.height.phases[0].taps > kRowsOfPart;
   }
 
-  int64_t vectors = 0;      // that a row of outputs takes along
-  int64_t band = 0;         // rows of the destination
-  int64_t slice = 0;        // columns of the destination
-  int64_t most_taps = 0;    // rows of the kernel that an element of the destination meets
-  int64_t kernel_rows = 0;  // that are taken at a time
+  int64_t vectors = 0;          // that a row of outputs takes along
+  int64_t slab = 0;             // planes of the destination, of volumes
+  int64_t band = 0;             // rows of the destination
+  int64_t slice = 0;            // columns of the destination
+  int64_t most_taps = 0;        // rows of the kernel that an element of the destination meets
+  int64_t kernel_rows = 0;      // that are taken at a time, of each plane of the kernel
+  int64_t rows_of_patches = 0;  // the same for patches, whose sums are made of no parts
+  bool in_parts = false;        // whether sums of rows are made of parts
 
  private:
   // Bytes of the source that a band may span, so that it stays in L2 while it is worked on; and those that a
   // row of outputs may read, of the source and of kernels, so that they stay in L1 from one row to the next.
   static constexpr int64_t kBandBytes = 256 * 1024;
   static constexpr int64_t kRowBytes = 36 * 1024;
+  // The same as a band's for some planes of a volume, each of which several planes of the destination read.
+  static constexpr int64_t kSlabBytes = 1024 * 1024;
+  static constexpr int64_t kLeastBand = 4;
   // Columns below which there is no gain in less, and vectors that are taken along where they lie side by
   // side in memory: to lay out the work takes as long as a plane of five by five of some vectors.
   static constexpr int64_t kLeastSlice = 28;
@@ -66,10 +77,10 @@ class CorrelationPlan {
     return std::min(met, width.source) * vector_bytes_;
   }
 
-  // Bytes that they read of so many rows of the kernel and of the source rows under these.
+  // Bytes that they read of so many rows of each plane of the kernel and of the source rows under these.
   int64_t row_bytes(int64_t columns, int64_t rows) const {
-    return std::min(rows, correlation_.height.source) * source_bytes(columns) +
-           rows * correlation_.width.phases[0].taps * vector_bytes_;
+    return kernel_planes_ * (std::min(rows, correlation_.height.source) * source_bytes(columns) +
+                             rows * correlation_.width.phases[0].taps * vector_bytes_);
   }
 
   // Cuts rows of outputs, and the kernel's rows, so that what they read stays in L1. Where rows are read from
@@ -94,7 +105,7 @@ class CorrelationPlan {
       kernel_rows = ceil_divide(kernel_rows, 2);
     // Vectors in groups of one size.
     vectors = ceil_divide(blocks_.count, ceil_divide(blocks_.count, vectors));
-    if (is_direct_ && height.phases[0].taps * column.taps <= kFewTaps) {
+    if (is_direct_ && kernel_planes_ * height.phases[0].taps * column.taps <= kFewTaps) {
       // Bound by memory, which is fastest in its own order.
       slice = width.destination;
       vectors = blocks_.count;
@@ -111,11 +122,34 @@ class CorrelationPlan {
                                          correlation_.source_channels * static_cast<int64_t>(sizeof(T))
                                    : source_bytes(slice) * correlation_.sources();
     const int64_t bands = std::clamp<int64_t>(ceil_divide(height.source * line_bytes, kBandBytes), 1,
-                                              ceil_divide(height.destination, 4));
+                                              ceil_divide(height.destination, kLeastBand));
+    slab = 1;
     band = ceil_divide(height.destination, bands);
+    if (kernel_planes_ > 1) cut_slabs(line_bytes);
     if (are_strips<A>(correlation_, blocks_)) {
       const int64_t rows = 4 * height.phases[0].tap_step;
       band = std::min(ceil_divide(band, rows) * rows, height.destination);
+    }
+  }
+
+  // Cuts the destination of volumes so that the planes of the source under some of its planes stay in L2, and
+  // few rows and planes of the source lie under two cuts.
+  void cut_slabs(int64_t line_bytes) {
+    const Direction& height = correlation_.height;
+    const Direction& depth = correlation_.depth;
+    const auto met = [](const Direction& direction, int64_t elements) {
+      const Phase& phase = direction.phases[0];
+      const int64_t outputs = ceil_divide(elements, direction.phases.size());
+      return std::min((outputs - 1) * phase.step + std::max<int64_t>(phase.taps - 1, 0) * phase.tap_step + 1,
+                      direction.source);
+    };
+    slab = depth.destination;
+    band = height.destination;
+    while (met(depth, slab) * met(height, band) * line_bytes > kSlabBytes &&
+           (slab > 1 || band > kLeastBand)) {
+      const bool is_deep = slab * height.kernel > band * depth.kernel || band <= kLeastBand;
+      int64_t& cut = is_deep && slab > 1 ? slab : band;
+      cut = ceil_divide(cut, 2);
     }
   }
 
@@ -123,8 +157,10 @@ class CorrelationPlan {
   // work.
   int64_t scratch_vectors() const {
     constexpr int64_t kScratchBytes = 16 * 1024;
-    const int64_t pixels = correlation_.sources() * correlation_.height.source * correlation_.width.source +
-                           correlation_.height.destination * correlation_.width.destination;
+    const int64_t pixels =
+        correlation_.sources() * correlation_.depth.source * correlation_.height.source *
+            correlation_.width.source +
+        correlation_.depth.destination * correlation_.height.destination * correlation_.width.destination;
     const int64_t bytes = pixels * blocks_.lanes * static_cast<int64_t>(sizeof(A));
     return std::clamp<int64_t>(kScratchBytes / std::max<int64_t>(bytes, 1), 1, kMostVectors);
   }
@@ -133,6 +169,7 @@ class CorrelationPlan {
   const Blocks& blocks_;
   const bool is_direct_;
   const int64_t vector_bytes_;  // of sums of one vector of channels
+  const int64_t kernel_planes_;
 };
 
 }  // namespace torchgraft::depthwise::cpu

@@ -26,7 +26,8 @@ void forward(const T* input, const T* weight, const T* bias, T* output, const Ge
              Layout layout) {
   correlate(input, weight, bias, output,
             {geometry.batch, geometry.channels, geometry.output_channels(), geometry.multiplier,
-             /*transposed=*/false, forward_direction(geometry.height), forward_direction(geometry.width)},
+             /*transposed=*/false, forward_direction(geometry.height), forward_direction(geometry.width),
+             forward_direction(geometry.depth)},
             layout);
 }
 

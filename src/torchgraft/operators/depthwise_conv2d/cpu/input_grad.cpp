@@ -48,11 +48,11 @@ Direction input_grad_direction(const Extent& extent) {
 template <typename T>
 void input_grad(const T* output_grad, const T* weight, T* input_grad, const Geometry& geometry,
                 Layout layout) {
-  correlate<T>(
-      output_grad, weight, nullptr, input_grad,
-      {geometry.batch, geometry.output_channels(), geometry.channels, geometry.multiplier,
-       /*transposed=*/true, input_grad_direction(geometry.height), input_grad_direction(geometry.width)},
-      layout);
+  correlate<T>(output_grad, weight, nullptr, input_grad,
+               {geometry.batch, geometry.output_channels(), geometry.channels, geometry.multiplier,
+                /*transposed=*/true, input_grad_direction(geometry.height),
+                input_grad_direction(geometry.width), input_grad_direction(geometry.depth)},
+               layout);
 }
 
 template void input_grad(const double*, const double*, double*, const Geometry&, Layout);

@@ -81,6 +81,7 @@ struct Range {
     const int64_t from = std::clamp<int64_t>(begin, 0, extent);
     return {from, std::clamp<int64_t>(end, from, extent)};
   }
+  Range shifted(int64_t by) const { return {begin + by, end + by}; }
 };
 
 // The input channel of an output channel, of which each has `multiplier`. A division takes longer than all
@@ -238,17 +239,17 @@ class Rows {
   }
 
   std::vector<Channels<T>> channels_;  // of each vector; of the first one alone where rows are read directly
-  int64_t lanes_;
-  int64_t width_;
-  Range rows_;
-  Range columns_;
-  bool direct_;
-  bool whole_;
-  A* elements_;
-  Pointer first_row_;
-  int64_t row_step_;
-  int64_t vector_step_;  // elements of scratch from a vector's rows to the next one's
-  int64_t used_;
+  int64_t lanes_ = 0;
+  int64_t width_ = 0;
+  Range rows_ = {0, 0};
+  Range columns_ = {0, 0};
+  bool direct_ = false;
+  bool whole_ = false;
+  A* elements_ = nullptr;
+  Pointer first_row_ = nullptr;
+  int64_t row_step_ = 0;
+  int64_t vector_step_ = 0;  // elements of scratch from a vector's rows to the next one's
+  int64_t used_ = 0;
   std::vector<A*> found_;
   Scratch<A> scratch_;
 };

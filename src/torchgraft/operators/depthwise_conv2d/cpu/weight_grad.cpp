@@ -50,8 +50,9 @@ class WeightGrad {
     const bool direct = blocks_.are_direct<T>(geometry.multiplier);
     vectors_ = direct && geometry.taps() <= kFewTaps ? blocks_.count : 1;
     const int64_t row_bytes = geometry.width.input * blocks_.lanes * static_cast<int64_t>(sizeof(A));
-    const int64_t slices = std::clamp<int64_t>(ceil_divide(row_bytes * geometry.height.kernel, kSliceBytes),
-                                               1, ceil_divide(geometry.width.output, 32));
+    const int64_t slices = std::clamp<int64_t>(
+        ceil_divide(row_bytes * geometry.depth.kernel * geometry.height.kernel, kSliceBytes), 1,
+        ceil_divide(geometry.width.output, 32));
     slice_ = ceil_divide(geometry.width.output, slices);
     // Lines of memory hold channels of several vectors: all of them.
     const int64_t line_bytes =
@@ -62,7 +63,8 @@ class WeightGrad {
                                               ceil_divide(geometry.height.output, 4));
     band_ = ceil_divide(geometry.height.output, bands);
 
-    const int64_t lines = ceil_divide(geometry.batch, blocks_.fold) * geometry.height.output;
+    const int64_t lines =
+        ceil_divide(geometry.batch, blocks_.fold) * geometry.depth.output * geometry.height.output;
     parts_ = std::clamp<int64_t>(
         std::min(ceil_divide(kUnits, blocks_.count), lines * geometry.width.output / kLeastPixels), 1,
         std::max<int64_t>(lines, 1));
@@ -89,7 +91,9 @@ class WeightGrad {
 
  private:
   struct Workspace {
-    Rows<const T> input;
+    std::vector<Rows<const T>> inputs;  // the planes that the kernel's meet, which are
+    std::vector<int64_t> input_planes;
+    std::vector<int64_t> kernel_planes;
     Rows<const T> output_grad;
     std::vector<const A*> input_rows;
     std::vector<const A*> output_grad_rows;
@@ -104,15 +108,18 @@ class WeightGrad {
   // One part of the rows for some vectors of channels, band by band.
   void sum_part(int64_t part, Range blocks, Workspace& workspace) {
     const int64_t height = geometry_.height.output;
-    const int64_t lines = ceil_divide(geometry_.batch, blocks_.fold) * height;
+    const int64_t depth = geometry_.depth.output;
+    const int64_t lines = ceil_divide(geometry_.batch, blocks_.fold) * depth * height;
     const int64_t end = lines * (part + 1) / parts_;
     for (int64_t line = lines * part / parts_; line < end;) {
-      const int64_t image = line / height;
-      const int64_t last = std::min({line + band_, end, (image + 1) * height});
+      const int64_t plane = line / height;  // of all images
+      const int64_t image = plane / depth;
+      const int64_t last = std::min({line + band_, end, (plane + 1) * height});
       for (int64_t block = blocks.begin; block < blocks.end;) {
         const int64_t vectors = blocks_.together(block, blocks.end, vectors_, /*may_overlap=*/true);
         for (int64_t column = 0; column < geometry_.width.output; column += slice_) {
-          sum_band(part, block, vectors, image * blocks_.fold, {line - image * height, last - image * height},
+          sum_band(part, block, vectors, image * blocks_.fold, plane - image * depth,
+                   {line - plane * height, last - plane * height},
                    {column, std::min(column + slice_, geometry_.width.output)}, workspace);
         }
         block += vectors;
@@ -126,20 +133,44 @@ class WeightGrad {
         .clipped(extent.input);
   }
 
-  void sum_band(int64_t part, int64_t block, int64_t vectors, int64_t image, Range rows, Range columns,
-                Workspace& workspace) {
+  // Brings in the rows of the planes of the input that a plane of the output gradient meets.
+  void open_inputs(int64_t block, int64_t image, int64_t plane, Range rows, Range columns,
+                   Workspace& workspace) {
+    const Extent& depth = geometry_.depth;
+    const Extent& height = geometry_.height;
+    workspace.input_planes.clear();
+    workspace.kernel_planes.clear();
+    for (int64_t tap = 0; tap < depth.kernel; ++tap) {
+      const int64_t met = depth.position(plane, tap);
+      if (met < 0 || met >= depth.input) continue;
+      workspace.input_planes.push_back(met);
+      workspace.kernel_planes.push_back(tap);
+    }
+    if (workspace.inputs.size() < workspace.input_planes.size()) {
+      workspace.inputs.resize(workspace.input_planes.size());
+    }
+    for (size_t i = 0; i < workspace.input_planes.size(); ++i) {
+      workspace.inputs[i].open(
+          blocks_.channels_of(block, input_, image, geometry_.channels, geometry_.input_pixels(),
+                              [&](int64_t channel) { return input_channel(channel, geometry_.multiplier); }),
+          blocks_.block_lanes(), geometry_.width.input,
+          input_range(height, rows).shifted(workspace.input_planes[i] * height.input),
+          input_range(geometry_.width, columns), rows.size() * height.kernel);
+    }
+  }
+
+  void sum_band(int64_t part, int64_t block, int64_t vectors, int64_t image, int64_t plane, Range rows,
+                Range columns, Workspace& workspace) {
     const Extent& height = geometry_.height;
     const Extent& width = geometry_.width;
     const int64_t lanes = blocks_.block_lanes();
+    open_inputs(block, image, plane, rows, columns, workspace);
+    if (workspace.input_planes.empty()) return;
+    const int64_t first_row = plane * height.output;
     workspace.output_grad.open(
         blocks_.channels_of(block, output_grad_, image, geometry_.output_channels(),
                             geometry_.output_pixels(), [](int64_t channel) { return channel; }),
-        lanes, width.output, rows, columns, rows.size());
-    workspace.input.open(
-        blocks_.channels_of(block, input_, image, geometry_.channels, geometry_.input_pixels(),
-                            [&](int64_t channel) { return input_channel(channel, geometry_.multiplier); }),
-        lanes, width.input, input_range(height, rows), input_range(width, columns),
-        rows.size() * height.kernel);
+        lanes, width.output, rows.shifted(first_row), columns, rows.size());
     plan_lines(workspace, lanes, block, vectors, columns);
     A* sums = block_sums(part, block);
     const bool in_strips = are_strips(workspace);
@@ -150,12 +181,17 @@ class WeightGrad {
       workspace.output_grad_rows.clear();
       workspace.sum_rows.clear();
       for (int64_t r = row; r < row + strip_rows; ++r) {
-        workspace.output_grad_rows.push_back(workspace.output_grad.row(r));
-        for (int64_t tap = 0; tap < height.kernel; ++tap) {
-          const A* const input_row = workspace.input.row_or_null(height.position(r, tap));
-          if (input_row == nullptr && !in_strips) continue;
-          workspace.input_rows.push_back(input_row);
-          workspace.sum_rows.push_back(sums + tap * width.kernel * lanes);
+        workspace.output_grad_rows.push_back(workspace.output_grad.row(first_row + r));
+        for (size_t i = 0; i < workspace.input_planes.size(); ++i) {
+          const int64_t first_input_row = workspace.input_planes[i] * height.input;
+          for (int64_t tap = 0; tap < height.kernel; ++tap) {
+            const A* const input_row =
+                workspace.inputs[i].row_or_null(first_input_row + height.position(r, tap));
+            if (input_row == nullptr && !in_strips) continue;
+            workspace.input_rows.push_back(input_row);
+            workspace.sum_rows.push_back(sums + (workspace.kernel_planes[i] * height.kernel + tap) *
+                                                    width.kernel * lanes);
+          }
         }
       }
       for (WeightGradRow<A>& line : workspace.lines) {
@@ -170,7 +206,7 @@ class WeightGrad {
   }
 
   bool are_strips(const Workspace& workspace) const {
-    return std::is_same_v<A, float> && geometry_.height.kernel == 3 &&
+    return std::is_same_v<A, float> && geometry_.depth.kernel == 1 && geometry_.height.kernel == 3 &&
            std::all_of(workspace.lines.begin(), workspace.lines.end(), [](const WeightGradRow<A>& line) {
              return line.taps == 3 && line.tap_step == 1 && line.step <= 2;
            });
@@ -178,11 +214,12 @@ class WeightGrad {
 
   void plan_lines(Workspace& workspace, int64_t lanes, int64_t block, int64_t vectors, Range columns) const {
     const Extent& width = geometry_.width;
+    const Rows<const T>& input = workspace.inputs[0];
     const int64_t output_grad_step = workspace.output_grad.column_step();
     const Remainders remainders(width.stride, width.dilation, width.kernel, columns.size());
     workspace.lines.clear();
     for (int64_t part = 0; part < remainders.parts; ++part) {
-      const int64_t position = width.position(columns.begin + part, 0) - workspace.input.first_column();
+      const int64_t position = width.position(columns.begin + part, 0) - input.first_column();
       const int64_t skipped = remainders.skipped(position);
       workspace.lines.push_back(
           {.output_grad_offset =
@@ -193,9 +230,9 @@ class WeightGrad {
            .vectors = vectors,
            .places = {lanes, blocks_.begin(block + vectors - 1) - blocks_.begin(block)},
            .vector_step = geometry_.taps() * blocks_.lanes,
-           .input_offset = skipped * workspace.input.column_step(),
-           .input_step = remainders.stretch * workspace.input.column_step(),
-           .width = ceil_divide(workspace.input.width() - skipped, remainders.stretch),
+           .input_offset = skipped * input.column_step(),
+           .input_step = remainders.stretch * input.column_step(),
+           .width = ceil_divide(input.width() - skipped, remainders.stretch),
            .first_position = floor_divide(position, remainders.stretch),
            .step = remainders.parts * width.stride / remainders.stretch,
            .tap_step = width.dilation / remainders.stretch,
