@@ -209,7 +209,8 @@ def number_regimes(call: Call, unit: Unit, *, has_masks: bool) -> Iterator[Regim
     yield Regime("ties", "ones", torch.ones_like)
     for factor in (30.0, 100.0, 3000.0, HUGE):
         yield Regime("large", f"times {factor:g}", times(factor), factor)
-    yield Regime("mean", f"with a mean of {_MEAN:g}", lambda values: values + _MEAN)
+    for mean in (_MEAN, -_MEAN):
+        yield Regime("mean", f"with a mean of {mean:g}", _plus(mean))
     for factor in (1e-4, TINY):
         yield Regime("small", f"times {factor:g}", times(factor), factor)
     subnormal = torch.finfo(call.dtype).tiny / 8 if holds_numbers(call.dtype) else TINY
@@ -274,6 +275,10 @@ def _larger(dim: int, part: slice, values: Tensor) -> Tensor:
     values = values.clone()
     _part_of(values, dim, part).mul_(3000)
     return values
+
+
+def _plus(number: float) -> Change:
+    return lambda values: values + number
 
 
 def times(factor: float) -> Change:

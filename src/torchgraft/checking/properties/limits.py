@@ -40,8 +40,11 @@ _SAMPLES = 4
 _SIZES = (9, 65, 1_030, 4_099, 70_001)
 # The sizes of which counters of 8 and of 16 bits are too small.
 _COUNTED = (1_030, 70_001)
-# The most elements of all arguments of a call, and of all results; and the most products that are added up in it.
-_ELEMENTS, _PRODUCTS = 1 << 21, 1 << 26
+# The most elements of all arguments of a call, and of all results; and the most products that are added up in it, as
+# far as nothing else tells its time. A result that many elements go into need not add up as many by itself.
+_ELEMENTS, _PRODUCTS, _PRODUCTS_IF_QUICK = 1 << 21, 1 << 26, 1 << 36
+# So many sizes that were measured tell how the time grows.
+_MEASURED = 3
 # The seconds that one call may take, as the calls before it let expect; and all calls together. They are those of this
 # process alone, so that a busy machine asks no less.
 _CALL_SECONDS, _QUICK_SECONDS, _SECONDS = 0.5, 1.5, 10.0
@@ -65,13 +68,17 @@ class _Growing:
         if (
             size <= self.size
             or size in self.seconds
-            or not is_small(grown.call, _ELEMENTS, _PRODUCTS)
+            or not is_small(grown.call, _ELEMENTS, self._most_products)
             or self._expected_seconds(size) > _CALL_SECONDS
         ):
             return None
         # What the definition computes on the way may be far larger than its results.
         with memory_bounded(torch.device("cpu")):
             return grown if is_taken_on_cpu(grown.call) else None
+
+    @property
+    def _most_products(self) -> int:
+        return _PRODUCTS if len(self.seconds) < _MEASURED else _PRODUCTS_IF_QUICK
 
     def _expected_seconds(self, size: int) -> float:
         """The time of the last call, times what it and the one before let expect.
