@@ -158,6 +158,7 @@ CAUSES = {
     "squares_huge_numbers": "overflows: finite up to about 1.84e+19 in input and infinite beyond",
     "multiplies_masks": "the result is nan for mask with elements of -inf",
     "loses_a_masked_block": "the result is nan for input with -inf in all but the last column",
+    "begins_a_maximum_at_zero": "the result is -inf for input with a mean of -10000, where the reference is finite",
     "halves_towards_zero": "the result for input negated is 0 and the reference's -1",
     "has_another_kink": "a kink: for input rounded the gradient of input is not that of the reference",
     "divides_zero_by_zero": "0/0 for values that are rounded in input: the gradient of input is nan",

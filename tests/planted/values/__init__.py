@@ -152,6 +152,18 @@ _plant(
     Samples((Sample("two rows", (Drawn((2, 6)), Drawn((2, 6), dtype=torch.bool, values=(1.0, 1.0, 0.0)))),)),
     dtypes={"input": _FLOATS, "mask": (torch.bool,)},
 )
+
+
+def _logsumexp_below(most: Tensor, input: Tensor) -> Tensor:
+    return torch.log(torch.exp(input - most).sum(-1)) + most[..., 0]
+
+
+_plant_values(
+    "begins_a_maximum_at_zero",
+    "begins the maximum that it subtracts at 0, far above rows of large negative values",
+    lambda input: torch.logsumexp(input, -1),
+    lambda input: _logsumexp_below(input.amax(-1, keepdim=True).clamp(min=0), input),
+)
 _plant(
     "halves_towards_zero",
     "rounds halves of negative integers towards zero, where the definition rounds down",
