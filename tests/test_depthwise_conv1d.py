@@ -299,6 +299,37 @@ def test_strides_are_those_of_pytorch(dtype, threads):
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+@pytest.mark.parametrize("channels", [1, 3, 16, 33])
+@pytest.mark.parametrize("length", [1, 5, 16, 70, 200])
+def test_a_result_does_not_depend_on_the_layout_of_what_it_is_made_of(length, channels, dtype):
+    """Sequences with their channels side by side, with gaps and without, and such as PyTorch alone would copy."""
+    generator = torch.Generator().manual_seed(length)
+    # Whole numbers, of which sums are exact.
+    whole = torch.randint(-3, 4, (2, length + 1, 2 * channels), generator=generator).to(dtype)
+    w = torch.randint(-3, 4, (channels, 1, 3), generator=generator).to(dtype)
+    ops, numbers = torch.ops.torchgraft, (1, 1, 1, 1)
+    cut = whole[:, :length, :channels].transpose(1, 2)
+    layouts = (cut, channels_last(cut), cut.transpose(0, 2).contiguous().transpose(0, 2))
+    for x in layouts:
+        found, expected = (ops.depthwise_conv1d(each, w, None, *numbers) for each in (x, x.contiguous()))
+        assert torch.equal(found, expected)
+        for told in (True, False, None):
+            found, expected = (
+                ops.depthwise_conv1d_input_grad(each, w, channels, length, told, *numbers)
+                for each in (x, x.contiguous())
+            )
+            assert torch.equal(found, expected)
+            if told is not None:
+                assert found.stride() == ((channels * length, 1, channels) if told else (channels * length, length, 1))
+        for grad in layouts:
+            found, expected = (
+                ops.depthwise_conv1d_weight_grad(*each, 3, *numbers)
+                for each in ((grad, x), (grad.contiguous(), x.contiguous()))
+            )
+            assert torch.equal(found, expected)
+
+
 @pytest.mark.skipif("cpu" not in convolution.names.recorders, reason="the CPU library is not loaded")
 @pytest.mark.parametrize("dtypes", [(torch.float64,) * 2, (torch.float32,) * 2, (torch.bfloat16, torch.float32)])
 @pytest.mark.parametrize(

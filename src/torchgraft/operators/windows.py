@@ -100,10 +100,8 @@ def make_window_of(
         ValueError: another number of them, or 'same' with a stride.
     """
     rank = len(kernel_size)
-    strides, dilations = (
-        whole_numbers(name, "stride", stride, rank),
-        whole_numbers(name, "dilation", dilation, rank),
-    )
+    strides = whole_numbers(name, "stride", stride, rank)
+    dilations = whole_numbers(name, "dilation", dilation, rank)
     if not isinstance(padding, str):
         sides = whole_numbers(name, "padding", padding, rank)
         return kind(*strides, *sides, *sides, *dilations)
@@ -114,9 +112,7 @@ def make_window_of(
     if strides != (1,) * rank:
         raise ValueError(f"{name}: padding='same' needs stride 1, got {in_words(strides)}")
     totals = [gap * (size - 1) for gap, size in zip(dilations, kernel_size, strict=True)]
-    before = [total // 2 for total in totals]
-    behind = [total - front for total, front in zip(totals, before, strict=True)]
-    return kind(*strides, *before, *behind, *dilations)
+    return kind(*strides, *[each // 2 for each in totals], *[each - each // 2 for each in totals], *dilations)
 
 
 def whole_numbers(name: str, argument: str, value: Any, rank: int) -> tuple[int, ...]:
@@ -134,6 +130,13 @@ def whole_numbers(name: str, argument: str, value: Any, rank: int) -> tuple[int,
     """
     if type(value) is int:
         return (value,) * rank
+    # What layers keep: nothing is to be found out about it, which takes another microsecond.
+    if type(value) is tuple and len(value) == rank:
+        for each in value:
+            if type(each) is not int:
+                break
+        else:
+            return value
     values = value if isinstance(value, (tuple, list)) else (value,)
     expected = f"{name}: {argument} must be {_EXPECTED[rank]}"
     try:

@@ -9,8 +9,7 @@
 //                                            which may be more than they have
 //   Tensor with_channels(tensor, channels)   with zeros in more channels; the tensor itself where it has them
 //   Tensor to_layout(tensor, layout)         the tensor itself where it lies so already
-//   Tensor relayout(tensor, layout)          from the other dense layout, in a new tensor; a device whose
-//                                            kernels take either layout has no such function
+//   Tensor relayout(tensor, layout)          from the other dense layout, in a new tensor; optional
 //   Tensor readable<T>(tensor, name)         a weight or bias as kernels for T can read it; contiguous
 //   void forward(input, weight, bias, output, geometry, layout)
 //                                            weight and bias as tensors, what `readable` made of them
@@ -77,7 +76,7 @@ inline Window as_window(const SequenceWindow& window) {
 // A tensor of sequences (N, C, L) as images of one row (N, C, 1, L), and images as what they were made of.
 // Neither is a view to autograd, nor a copy.
 template <size_t kRank>
-Tensor as_images(const Tensor& tensor) {
+Tensor as_images(Tensor tensor) {
   if constexpr (kRank == 2) {
     return tensor;
   } else {
@@ -89,7 +88,7 @@ Tensor as_images(const Tensor& tensor) {
   }
 }
 template <size_t kRank>
-Tensor from_images(const Tensor& images) {
+Tensor from_images(Tensor images) {
   if constexpr (kRank == 2) {
     return images;
   } else {
@@ -104,11 +103,13 @@ Tensor from_images(const Tensor& images) {
 }
 
 // The layout to compute in. PyTorch's results of sequences are contiguous, however its input lies: a device
-// that can bring a result into the other layout takes the images of sequences as they lie.
+// that can bring a result into the other layout takes the sequences as they lie.
 template <typename Device, size_t kRank>
 Layout computed_in(const Tensor& images, Layout asked) {
   constexpr bool relayouts = requires(const Device& device) { device.relayout(images, Layout::contiguous); };
-  return relayouts && kRank == 1 ? layout_of(images) : asked;
+  if (!relayouts || kRank != 1 || has_layout(images, asked)) return asked;
+  const Layout other = asked == Layout::contiguous ? Layout::channels_last : Layout::contiguous;
+  return has_layout(images, other) ? other : asked;
 }
 
 template <typename Device, size_t kRank>
@@ -123,12 +124,12 @@ Tensor forward_of(Tensor input, Tensor weight, std::optional<Tensor> bias, const
     using T = typename decltype(tag)::type;
     const Device device(input);
     const Layout asked = layouts_of(input, weight, geometry, as_window(window)).output;
-    input = as_images<kRank>(input);
+    input = as_images<kRank>(std::move(input));
     const Layout layout = device.template layout<T>(geometry, computed_in<Device, kRank>(input, asked));
     Tensor output = empty_images(geometry.batch, geometry.output_channels(), geometry.height.output,
                                  geometry.width.output, layout, input);
     input = device.to_layout(input, layout);
-    weight = device.template readable<T>(as_images<kRank>(weight), "weight");
+    weight = device.template readable<T>(as_images<kRank>(std::move(weight)), "weight");
     if (bias) bias = device.template readable<T>(*bias, "bias");
     device.forward(data_of<T>(input), weight, bias, mutable_data_of<T>(output), geometry, layout);
     return from_images<kRank>(result_in(device, output, layout, asked));
@@ -144,7 +145,7 @@ Tensor input_grad_of(Tensor output_grad, Tensor weight, int64_t channels,
   return dispatch_floating(output_grad.scalar_type(), name, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const Device device(output_grad);
-    output_grad = as_images<kRank>(output_grad);
+    output_grad = as_images<kRank>(std::move(output_grad));
     Layout asked = layout_of(output_grad);
     if (channels_last) asked = *channels_last ? Layout::channels_last : Layout::contiguous;
     const Layout layout = device.template layout<T>(geometry, computed_in<Device, kRank>(output_grad, asked));
@@ -152,7 +153,7 @@ Tensor input_grad_of(Tensor output_grad, Tensor weight, int64_t channels,
                                  layout, output_grad);
     if (geometry.batch > 0) {
       output_grad = device.to_layout(output_grad, layout);
-      weight = device.template readable<T>(as_images<kRank>(weight), "weight");
+      weight = device.template readable<T>(as_images<kRank>(std::move(weight)), "weight");
       device.input_grad(data_of<T>(output_grad), weight, mutable_data_of<T>(result), geometry, layout);
     }
     return from_images<kRank>(result_in(device, result, layout, asked));
@@ -207,8 +208,8 @@ Tensor weight_grad_of(Tensor output_grad, Tensor input, const std::array<int64_t
     using T = typename decltype(tag)::type;
     using A = accumulate_t<T>;
     const Device device(input);
-    input = as_images<kRank>(input);
-    output_grad = as_images<kRank>(output_grad);
+    input = as_images<kRank>(std::move(input));
+    output_grad = as_images<kRank>(std::move(output_grad));
     if (!dtype || *dtype == kDtypeOf<T>) {
       return from_images<kRank>(sum_weight_grad<T, T>(device, output_grad, input, geometry, layout));
     }

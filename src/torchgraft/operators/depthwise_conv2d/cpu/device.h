@@ -1,6 +1,7 @@
 // The CPU as a device of the host functions (host.h): its kernels take either layout.
 #pragma once
 
+#include <optional>
 #include <utility>
 
 #include "../host.h"
@@ -22,7 +23,14 @@ class Cpu {
     return {asked, geometry.channels};
   }
   Tensor to_layout(const Tensor& tensor, Layout layout) const {
-    return torchgraft::to_layout(tensor, layout);
+    check_memory(tensor, "a tensor");
+    if (has_layout(tensor, layout)) return tensor;
+    const std::optional<cpu::Matrices> matrices = matrices_of(strided(tensor), layout);
+    return matrices ? transposed(tensor, layout, *matrices) : torchgraft::to_layout(tensor, layout);
+  }
+  Tensor relayout(const Tensor& tensor, Layout layout) const {
+    // A dense tensor is a matrix in either layout. Where it has both, its strides are those of one alone.
+    return transposed(tensor, layout, matrices_of(strided(tensor), layout).value());
   }
   Tensor with_channels(const Tensor& tensor, int64_t) const { return tensor; }
 
@@ -45,6 +53,29 @@ class Cpu {
   void weight_grad(const T* output_grad, const T* input, R* weight_grad, const Geometry& geometry,
                    Layout layout, const Tensor&) const {
     cpu::weight_grad(output_grad, input, weight_grad, geometry, layout);
+  }
+
+ private:
+  // Images as matrices whose transposes are images in a layout; nothing for those that lie in another order.
+  static std::optional<cpu::Matrices> matrices_of(const Strided& images, Layout layout) {
+    const auto& [batch, channels, height, width] = images.sizes;
+    const auto& [step, of_channel, of_row, of_pixel] = images.strides;
+    if (height > 1 && width > 1 && of_row != width * of_pixel) return std::nullopt;
+    const int64_t pixels = height * width, pixel_step = width > 1 ? of_pixel : height > 1 ? of_row : 1;
+    if (layout == Layout::contiguous) {
+      if (of_channel != 1) return std::nullopt;
+      return cpu::Matrices{batch, step, pixels, pixel_step, channels};
+    }
+    if (pixel_step != 1) return std::nullopt;
+    return cpu::Matrices{batch, step, channels, of_channel, pixels};
+  }
+
+  static Tensor transposed(const Tensor& tensor, Layout layout, const cpu::Matrices& matrices) {
+    Tensor result =
+        empty_images(tensor.size(0), tensor.size(1), tensor.size(2), tensor.size(3), layout, tensor);
+    cpu::transpose_each(tensor.const_data_ptr(), result.mutable_data_ptr(),
+                        static_cast<int64_t>(tensor.element_size()), matrices);
+    return result;
   }
 };
 
