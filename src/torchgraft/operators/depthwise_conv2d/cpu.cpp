@@ -1,5 +1,5 @@
-// depthwise_conv2d and its two gradients on CPU: registration of the host functions of host.h. The kernels
-// are in cpu/forward.cpp, cpu/input_grad.cpp and cpu/weight_grad.cpp.
+// depthwise_conv2d, depthwise_conv1d and the two gradients of each on CPU: registration of the host functions
+// of host.h and sequences.h. The kernels are in cpu/forward.cpp, cpu/input_grad.cpp and cpu/weight_grad.cpp.
 
 #include <torchgraft/registration.h>
 
@@ -7,6 +7,7 @@
 #include "host.h"
 #include "recorded.h"
 #include "rival.h"
+#include "sequences.h"
 
 namespace torchgraft::depthwise {
 
@@ -15,6 +16,14 @@ TORCHGRAFT_KERNEL_BESIDE(torchgraft, CPU, depthwise_conv2d_input_grad, input_gra
                          &input_grad_by_pytorch)
 TORCHGRAFT_KERNEL_BESIDE(torchgraft, CPU, depthwise_conv2d_weight_grad, weight_grad_on<Cpu>,
                          &weight_grad_by_pytorch)
+
+TORCHGRAFT_KERNEL_BESIDE(torchgraft, CPU, depthwise_conv1d, sequences_forward_on<Cpu>,
+                         &sequences_forward_by_pytorch)
+TORCHGRAFT_KERNEL_BESIDE(torchgraft, CPU, depthwise_conv1d_input_grad, sequences_input_grad_on<Cpu>,
+                         &sequences_input_grad_by_pytorch)
+TORCHGRAFT_KERNEL_BESIDE(torchgraft, CPU, depthwise_conv1d_weight_grad, sequences_weight_grad_on<Cpu>,
+                         &sequences_weight_grad_by_pytorch)
+
 TORCHGRAFT_RECORDED(CPU, Cpu)
 
 }  // namespace torchgraft::depthwise

@@ -222,7 +222,7 @@ Tensor weight_grad_of(Tensor output_grad, Tensor input, const std::array<int64_t
 }
 
 // The host functions of images, with the arguments of the schemas; those of sequences are in
-// ../depthwise_conv1d/host.h.
+// sequences.h.
 
 template <typename Device>
 Tensor forward_on(Tensor input, Tensor weight, std::optional<Tensor> bias, int64_t stride_height,

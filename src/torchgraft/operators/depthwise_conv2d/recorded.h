@@ -16,9 +16,9 @@
 #include <tuple>
 #include <vector>
 
-#include "../depthwise_conv1d/host.h"
 #include "host.h"
 #include "rival.h"
+#include "sequences.h"
 
 namespace torchgraft::depthwise {
 

@@ -1,12 +1,12 @@
-// The host functions of sequences, with the arguments of the schemas, and PyTorch's own convolution beside
-// them: those of images in ../depthwise_conv2d, where a sequence is an image of one row.
+// The host functions of depthwise_conv1d and its gradients, with the arguments of the schemas, and PyTorch's
+// own convolution beside them. A sequence is an image of one row.
 #pragma once
 
 #include <optional>
 #include <utility>
 
-#include "../depthwise_conv2d/host.h"
-#include "../depthwise_conv2d/rival.h"
+#include "host.h"
+#include "rival.h"
 
 namespace torchgraft::depthwise {
 
