@@ -320,7 +320,7 @@ def test_samples_may_be_given():
     given = Samples((Sample("two elements", (Drawn((2,)),)),))
     assert check(wrong_above_eight, given, properties=["value"], device="cpu").passed
     assert check("checking::wrong_above_eight", given, properties=["value"], device="cpu").passed
-    report = check(correct, given, properties=["sizes"], device="cpu")
+    report = check(correct, given, properties=["stress"], device="cpu")
     assert {result.reason for result in report.results} == {"its samples have no `draw`"}
 
 

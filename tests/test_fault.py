@@ -297,6 +297,33 @@ def test_the_property_that_names_the_cause_heads_a_merged_report(names, head):
     assert all(each.property in told.rpartition("also fail, most likely for the same reason: ")[2] for each in others)
 
 
+@pytest.mark.parametrize(
+    ("names", "head"),
+    [
+        (["equal_sizes", "limits", "state"], "state"),
+        (["layouts", "numbers"], "numbers"),
+        (["value", "numbers"], "value"),
+        (["smoke", "value_regimes", "surroundings"], "surroundings"),
+        (["value", "state", "gradient*"], "gradient*"),
+        (["equal_sizes", "layouts"], "equal_sizes"),
+    ],
+)
+def test_what_names_a_cause_is_told_first_unless_ordinary_calls_are_wrong(names, head):
+    kinds = {True: STALE_CACHE, False: ""}
+    failures = [_result(name.rstrip("*"), kinds[name.endswith("*")], cause=name) for name in names]
+    groups = group_alike(failures)
+    assert groups[0][0].property == head.rstrip("*")
+    rest = [name.rstrip("*") for name in names if name != head]
+    assert sorted(group[0].property for group in groups[1:]) == sorted(rest)
+
+
+def test_operators_are_told_in_the_order_in_which_they_were_asked():
+    failures = [
+        replace(_result(name, cause=name), operator=operator) for operator, name in (("b", "value"), ("a", "state"))
+    ]
+    assert [group[0].operator for group in group_alike(failures)] == ["b", "a"]
+
+
 def test_the_place_of_a_kernel_in_python_is_its_function():
     assert place_of_kernel(right, "cpu") == (str(HERE), right_line())
     assert place_of_kernel(only_wrong, "cpu") == (str(HERE), _wrong_value.__code__.co_firstlineno)

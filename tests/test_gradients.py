@@ -353,6 +353,36 @@ class TestHiddenResults:
             torch.ones(2, 3), torch.ones(2, 3)
         ).shape == (2, 3)
 
+    def test_what_is_not_kept_is_named_also_where_another_transform_asks(self):
+        operator = self.declare(
+            lambda x, y: (torch.exp(2 * x) * torch.tanh(y), torch.exp(2 * x), torch.tanh(y)),
+            lambda needs_grad, grads, saved, x, y: (
+                2 * grads[0] * saved[0] * saved[1],
+                grads[0] * saved[0] * (1 - saved[1] ** 2),
+            ),
+            "(Tensor x, Tensor y) -> (Tensor, Tensor, Tensor)",
+            unsaved=("x",),
+        )
+        x, y = torch.tensor([0.3, -0.2]).double(), torch.tensor([1.1, 0.4]).double()
+
+        def total(x, y):
+            return operator(x, y).sum()
+
+        def twice(first, second):
+            return lambda x, y: grad(lambda x, y: grad(total, first)(x, y).sum(), second)(x, y)
+
+        grad, jacrev, vmap = torch.func.grad, torch.func.jacrev, torch.func.vmap
+        seconds = [twice(first, second) for first in (0, 1) for second in (0, 1)]
+        seconds += [jacrev(jacrev(total, 0), 0), vmap(grad(grad(operator)))]
+        for second in seconds:
+            with pytest.raises(RuntimeError, match="but x is not kept"):
+                second(x, y)
+        # Forward mode goes through the reference, and first derivatives need no argument that is not kept.
+        expected = 4 * torch.exp(2 * x) * torch.tanh(y)
+        assert_close(torch.func.hessian(total)(x, y).diag(), expected)
+        assert_close(jacrev(operator)(x, y).diag(), expected / 2)
+        assert_close(grad(total)(x, y), expected / 2)
+
     def test_a_visible_list_before_hidden_results(self):
         operator = declare(
             "(Tensor input) -> (Tensor[], Tensor, Tensor)",

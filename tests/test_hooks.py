@@ -301,3 +301,76 @@ def test_what_is_first_compiled_under_hooks_trains_and_forbids_nothing_later(gra
         (grad,) = torch.autograd.grad(through(compiled, x).sum(), x)
         torch.testing.assert_close(grad, 2 * x.cos())
         on_cpu(torch.sin, x).sum().backward()
+
+
+def _exponential(x):
+    return torch.exp(2 * x), torch.exp(2 * x)
+
+
+WITHOUT_KERNELS_OF_GRADIENTS = {
+    "no formula": lambda name: Operator(f"{name}(Tensor x) -> Tensor", reference=torch.sin, kernels={}),
+    "the reference": lambda name: Operator(
+        f"{name}(Tensor x) -> Tensor", reference=torch.sin, gradient="reference", kernels={}
+    ),
+    "a reference that writes to what it made": lambda name: Operator(
+        f"{name}(Tensor x) -> Tensor", reference=lambda x: (x * 3).mul_(x).sin_(), gradient="reference", kernels={}
+    ),
+    "a formula that reads a hidden result": lambda name: Operator(
+        f"{name}(Tensor x) -> (Tensor, Tensor)",
+        reference=_exponential,
+        gradient=lambda needs_grad, grads, saved, x: 2 * grads[0] * saved[0],
+        visible_outputs=1,
+        kernels={},
+    ),
+    "a list, and indices": lambda name: _first_of_list(
+        Operator(
+            f"{name}(Tensor[] x) -> (Tensor, Tensor)",
+            reference=lambda x: (x[0] * torch.sin(x[1]), x[0].argsort()),
+            gradient="reference",
+            kernels={},
+        )
+    ),
+}
+
+
+def _first_of_list(operator):
+    return lambda x: operator([x, x * x])[0]
+
+
+def _gradient_of(operator, x, **named):
+    return torch.autograd.grad(operator(x).pow(2).sum(), x, **named)[0]
+
+
+@pytest.mark.parametrize("kind", WITHOUT_KERNELS_OF_GRADIENTS)
+class TestGradientsThatAreTakenUnderHooks:
+    """PyTorch's functions that differentiate functions do not work there; autograd does."""
+
+    @pytest.fixture
+    def operator(self, kind):
+        return WITHOUT_KERNELS_OF_GRADIENTS[kind](f"hooks::differentiated_{next(numbers)}")
+
+    @pytest.fixture
+    def x(self):
+        return torch.tensor([0.3, -1.0, 2.0], dtype=torch.float64, requires_grad=True)
+
+    def test_a_backward_pass(self, operator, x):
+        expected, packed = _gradient_of(operator, x), []
+        with torch.autograd.graph.save_on_cpu():
+            torch.testing.assert_close(_gradient_of(operator, x), expected)
+        result = operator(x).pow(2).sum()
+        with torch.autograd.graph.saved_tensors_hooks(packed.append, lambda tensor: tensor):
+            torch.testing.assert_close(torch.autograd.grad(result, x)[0], expected)
+        assert packed == [], "a backward pass saves nothing, if no gradient of it is recorded"
+
+    def test_a_gradient_of_a_gradient(self, operator, x):
+        expected = torch.autograd.grad(_gradient_of(operator, x, create_graph=True).sum(), x)[0]
+        with torch.autograd.graph.save_on_cpu():
+            found = torch.autograd.grad(_gradient_of(operator, x, create_graph=True).sum(), x)[0]
+        torch.testing.assert_close(found, expected)
+
+    @pytest.mark.parametrize("early_stop", [True, False])
+    def test_a_gradient_inside_a_checkpoint(self, operator, x, early_stop):
+        expected = torch.autograd.grad(_gradient_of(operator, x, create_graph=True).sum(), x)[0]
+        with set_checkpoint_early_stop(early_stop):
+            inside = checkpoint(lambda x: _gradient_of(operator, x, create_graph=True), x, use_reentrant=False)
+            torch.testing.assert_close(torch.autograd.grad(inside.sum(), x)[0], expected)

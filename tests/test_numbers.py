@@ -9,10 +9,11 @@ from torch import nn
 
 import torchgraft
 from torchgraft import graft
-from torchgraft.nn import LLTM, DepthwiseConv2d, LLTMCell, Shift
+from torchgraft.nn import LLTM, DepthwiseConv1d, DepthwiseConv2d, LLTMCell, Shift
 
 IMAGES, WEIGHT = torch.ones(2, 4, 6, 5), torch.ones(4, 1, 1, 1)
 OFFSETS = torch.zeros(4), torch.zeros(4)
+ROWS = IMAGES[..., 0]
 
 
 class Index:
@@ -57,6 +58,19 @@ WHOLE = [
     ("depthwise_conv2d_weight_grad: each of kernel_size", lambda n: weight_grad((n, 1))),
     ("depthwise_conv2d_weight_grad: stride", lambda n: weight_grad(stride=n)),
     ("depthwise_conv2d_weight_grad: dilation", lambda n: weight_grad(dilation=n)),
+    ("depthwise_conv1d: stride", lambda n: torchgraft.depthwise_conv1d(ROWS, WEIGHT[..., 0], stride=n)),
+    ("depthwise_conv1d: padding", lambda n: torchgraft.depthwise_conv1d(ROWS, WEIGHT[..., 0], padding=[n])),
+    ("depthwise_conv1d: dilation", lambda n: torchgraft.depthwise_conv1d(ROWS, WEIGHT[..., 0], dilation=(n,))),
+    ("depthwise_conv1d: groups", lambda n: torchgraft.depthwise_conv1d(ROWS[:, :1], WEIGHT[..., 0], groups=n)),
+    (
+        "depthwise_conv1d_input_grad: each of input_size",
+        lambda n: torchgraft.depthwise_conv1d_input_grad(ROWS[..., :1], WEIGHT[..., 0], (4, n)),
+    ),
+    ("depthwise_conv1d_weight_grad: kernel_size", lambda n: torchgraft.depthwise_conv1d_weight_grad(ROWS, ROWS, n)),
+    ("DepthwiseConv1d: in_channels", lambda n: DepthwiseConv1d(n)(ROWS[:, :1])),
+    ("DepthwiseConv1d: kernel_size", lambda n: DepthwiseConv1d(4, n)(ROWS)),
+    ("DepthwiseConv1d: stride", lambda n: DepthwiseConv1d(4, stride=[n])(ROWS)),
+    ("DepthwiseConv1d: channel_multiplier", lambda n: DepthwiseConv1d(4, channel_multiplier=n)(ROWS)),
     ("shift: stride", lambda n: torchgraft.shift(IMAGES, *OFFSETS, n)),
     ("shift_input_grad: stride", lambda n: torchgraft.shift_input_grad(IMAGES, *OFFSETS, 6, False, n)),
     ("shift_input_grad: height", lambda n: torchgraft.shift_input_grad(IMAGES[:, :, :1], *OFFSETS, n)),

@@ -113,6 +113,70 @@ class TestLimits:
         asked = _shapes_asked("limits", torch.square, (Drawn((2, 3)),))
         assert {(2, 1030), (2, 4099), (2, 70001), (1030, 3), (4099, 3), (70001, 3)} <= asked
 
+    @pytest.mark.parametrize(
+        ("drawn", "of_result", "values"),
+        [
+            (Drawn((5,), dtype=torch.int64, low=2, high=9), None, {8}),
+            (Drawn((5,), dtype=torch.bool), None, {1}),
+            (Drawn((5,)), torch.bool, {1}),
+            (Drawn((5,), high=0.5), torch.int64, {0.5}),
+            (Drawn((5,)), None, set()),
+            (Drawn((5,), values=(1.0, 2.0)), torch.bool, set()),
+        ],
+    )
+    def test_numbers_that_may_be_counted_are_all_equal(self, drawn, of_result, values):
+        asked = set()
+
+        def copy(input):
+            return input.clone() if of_result is None else input.to(of_result)
+
+        def noting(input):
+            if len(input) > 256 and bool((input == input[0]).all()):
+                asked.add((len(input), input[0].item()))
+            return copy(input)
+
+        dtypes = _DTYPES if drawn.dtype is None else (drawn.dtype,)
+        operator = Operator(
+            f"other_sizes::ask_{next(_numbers)}(Tensor input) -> Tensor",
+            reference=copy,
+            dtypes=dtypes,
+            kernels={"cpu": dtypes},
+        )
+        operator.kernel("cpu")(noting)
+        samples = Samples([Sample("five", (drawn,))])
+        assert check(operator, samples, device="cpu", properties=["limits"], quick=True).results[-1].status == "pass"
+        assert asked == {(size, value) for size in (1030, 70001) for value in values}
+
+    def test_equal_terms_that_are_added_in_turn_may_err_in_one_direction(self):
+        def total(weight, index):
+            return weight[index].sum(0)
+
+        def in_turn(weight, index):
+            return weight[index].cumsum(0)[-1] if len(index) else weight.sum(0) * 0
+
+        call = Drawn((2, 5)), Drawn((7,), dtype=torch.int64)
+        declared = {"reference": total, "dtypes": {"weight": _DTYPES, "index": (torch.int64,)}}
+        assert _ask(
+            "limits", in_turn, call, signature="(Tensor weight, Tensor index) -> Tensor", **declared
+        ).status == ("pass")
+
+    @pytest.mark.parametrize(("bits", "size"), [(8, "1,030"), (16, "70,001")])
+    def test_a_counter_that_is_too_narrow_is_seen(self, bits, size):
+        def narrow(input):
+            return input.sum(-1) % 2**bits
+
+        operator = Operator(
+            f"other_sizes::ask_{next(_numbers)}(Tensor input) -> Tensor",
+            reference=lambda input: input.sum(-1),
+            dtypes=(torch.bool,),
+            kernels={"cpu": (torch.bool,)},
+        )
+        operator.kernel("cpu")(narrow)
+        samples = Samples([Sample("two rows", (Drawn((2, 7), dtype=torch.bool),))])
+        (result,) = check(operator, samples, device="cpu", properties=["limits"], quick=True).results
+        assert f"size {size} in dimension 1 of input" in result.failure.message
+        assert f"more than {bits} bits count" in result.failure.message or bits == 8
+
     def test_a_sum_that_is_kept_in_halves_shows_in_long_rows(self):
         def in_halves(input):
             return functools.reduce(torch.add, input.square().unbind(-1))
@@ -331,3 +395,131 @@ class TestPacked:
         (starts,) = Sample("none", (Packed(()).starts(),)).make("cpu", torch.float32)
         assert starts.shape == (0,)
         assert starts.dtype == torch.int64
+
+
+class TestDrawnByMachine:
+    """What `sizes` asks beside the samples that an author draws."""
+
+    @staticmethod
+    def _ask(kernel, *call, reference=None, **declared):
+        operator = Operator(
+            f"other_sizes::ask_{next(_numbers)}{declared.pop('signature')}",
+            reference=reference or kernel,
+            **{"dtypes": (torch.float32,), "kernels": {"cpu": (torch.float32,)}, **declared},
+        )
+        operator.kernel("cpu")(kernel)
+        samples = Samples([Sample("a sample", call)])
+        return check(operator, samples, device="cpu", properties=["sizes"], quick=True).results[-1]
+
+    def _calls_asked(self, *call, **declared):
+        asked = []
+
+        def noting(input, number):
+            asked.append((tuple(input.shape), number))
+            return input * number
+
+        result = self._ask(
+            noting,
+            *call,
+            reference=lambda input, number: input * number,
+            signature="(Tensor input, int number) -> Tensor",
+        )
+        assert result.status == "pass", result
+        return asked
+
+    def test_sizes_and_whole_numbers_become_many_others(self):
+        asked = self._calls_asked(Drawn((2, 6)), 9)
+        assert len({*asked}) > 150
+        assert {number for _, number in asked} > {1, 5, 9}
+        assert max(max(shape) for shape, _ in asked) > 100
+        assert all(rows * columns <= 2**13 for (rows, columns), _ in asked)
+
+    def test_the_same_calls_come_again(self):
+        few = slice(100)
+        assert self._calls_asked(Drawn((2, 6)), 9)[few] == self._calls_asked(Drawn((2, 6)), 9)[few]
+
+    def test_where_there_may_be_indices_sizes_and_numbers_only_grow(self):
+        asked = []
+
+        def count(input, bins):
+            return torch.zeros(bins, dtype=torch.int64).index_add(0, input, torch.ones_like(input))
+
+        def noting(input, bins):
+            asked.append((len(input), bins))
+            return count(input, bins)
+
+        result = self._ask(
+            noting,
+            Drawn((5,), dtype=torch.int64, high=3),
+            3,
+            reference=count,
+            signature="(Tensor input, int bins) -> Tensor",
+            dtypes=(torch.int64,),
+            kernels={"cpu": (torch.int64,)},
+        )
+        assert result.status == "pass"
+        assert min(size for size, _ in asked) >= 5
+        assert min(bins for _, bins in asked) >= 3
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            lambda rows, columns, number: columns % 16 == 13,
+            lambda rows, columns, number: (rows * columns) % 16 == 15,
+            lambda rows, columns, number: number % 32 == 31,
+            lambda rows, columns, number: columns > 64 and rows < 8,
+            lambda rows, columns, number: number > columns and columns % 4,
+        ],
+    )
+    def test_a_call_that_is_wrong_is_found_and_described(self, wrong):
+        def times(input, number):
+            return input * number
+
+        def kernel(input, number):
+            return times(input, number) + bool(wrong(*input.shape, number))
+
+        result = self._ask(kernel, Drawn((2, 6)), 9, reference=times, signature="(Tensor input, int number) -> Tensor")
+        assert result.status == "fail"
+        assert result.failure.message.startswith("with ")
+        assert result.failure.sample == "a sample"
+        assert result.failure.at_fault.startswith("the kernel")
+
+    @pytest.mark.parametrize(
+        ("error", "status"), [(ValueError("too many"), "pass"), (IndexError("out of range"), "fail")]
+    )
+    def test_a_refusal_is_an_answer(self, error, status):
+        def kernel(input, number):
+            if number > 100:
+                raise error
+            return input * number
+
+        signature = "(Tensor input, int number) -> Tensor"
+        call = Drawn((2, 6)), 9
+        assert self._ask(kernel, *call, reference=lambda input, number: input * number, signature=signature).status == (
+            status
+        )
+
+    def test_where_nothing_can_change_the_property_does_not_apply(self):
+        result = self._ask(lambda input: input.clone(), Drawn(()), signature="(Tensor input) -> Tensor")
+        assert result.status == "not applicable"
+
+
+class TestDeterminism:
+    def test_small_samples_grow_until_several_threads_have_a_share(self):
+        asked = set()
+
+        def noting(input):
+            asked.add((tuple(input.shape), torch.get_num_threads()))
+            return torch.square(input)
+
+        assert _ask("determinism", noting, (Drawn((2, 3)),)).status == "pass"
+        assert {((300001, 3), 4), ((2, 300001), 4)} <= asked
+
+    def test_what_changes_only_in_large_calls_is_seen(self):
+        turn = itertools.count()
+
+        def kernel(input):
+            return torch.square(input) + (next(turn) % 5 == 4 and len(input) > 65536)
+
+        result = _ask("determinism", kernel, (Drawn((2, 3)),))
+        assert "with size 300,001 in dimension 0 of input: a result differs between run 1 and" in result.failure.message

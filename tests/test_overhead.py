@@ -80,6 +80,7 @@ def test_every_layer_is_timed_beside_the_one_that_it_replaces_in_every_mode():
     result = measure_overhead([subject_of("mul_constant", torch.ones(8), 2.0)._replace(replaced=layers)], seconds=0.2)
     replaced = {each.name.partition(",")[0]: each.replaced for each in result.layers}
     assert replaced == {
+        "DepthwiseConv1d": "nn.Conv1d",
         "DepthwiseConv2d": "nn.Conv2d",
         "LLTM": "nn.LSTM",
         "LLTMCell": "nn.LSTMCell",

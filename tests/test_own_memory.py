@@ -286,6 +286,34 @@ class TestOutput:
             with pytest.raises(Exception, match=f"result 0 of output {problem}"):
                 call(x)
 
+    @pytest.mark.parametrize("is_list", [False, True])
+    @pytest.mark.parametrize("call", ["operator", "torch.ops"])
+    def test_that_is_kept_is_not_shared_by_calls(self, declare, call, is_list):
+        kept = {}
+        results, made = ("Tensor[]", lambda x: [torch.empty_like(x)]) if is_list else ("Tensor", torch.empty_like)
+        operator = declare(
+            f"(Tensor x) -> {results}",
+            (lambda x: [x * 2]) if is_list else (lambda x: x * 2),
+            output=lambda x: kept.setdefault("results", made(x)),
+            kernels={},
+        )
+        called = operator if call == "operator" else operator.public
+        one, other = called(torch.ones(3)), called(torch.full((3,), 5.0))
+        if is_list:
+            (one,), (other,) = one, other
+        assert (one.tolist(), other.tolist()) == ([2.0] * 3, [10.0] * 3)
+
+    @pytest.mark.parametrize("kept", [torch.empty(3), None], ids=["memory", "a compiler's tensor"])
+    def test_that_is_kept_is_refused_where_a_compiler_traces(self, declare, kept):
+        def output(x):
+            nonlocal kept
+            kept = torch.empty(3) if kept is None else kept
+            return kept
+
+        operator = declare("(Tensor x) -> Tensor", lambda x: x * 2, output=output, kernels={})
+        with pytest.raises(Exception, match="result 0 of output is a tensor from before the call"):
+            compiled(lambda x: operator(operator(x) + 1) + 1)(torch.ones(3))
+
     def test_is_refused_on_another_device_than_the_reference_gives(self, declare):
         operator = declare(
             "(Tensor x) -> Tensor", lambda x: x + 1, output=lambda x: torch.empty(x.shape, device="meta"), kernels={}

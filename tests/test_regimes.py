@@ -152,11 +152,13 @@ def test_of_a_right_operator_of_several_tensors_all_regimes_hold(name):
 CAUSES = {
     "overflows_in_exp": "overflows: finite up to about 88.7 in input and infinite beyond",
     "cancels_near_zero": "loses digits by cancellation: error ",
-    "cancels_around_a_mean": "times that of the reference when the values of input have mean 1e4",
+    "cancels_around_a_mean": "times that of the reference when the values of input have a mean of 10000",
     "divides_by_a_length_of_zero": "0/0 for a row of zeros in input",
     "takes_the_last_of_equal": "ties: where values are equal, the result for input rounded is",
     "squares_huge_numbers": "overflows: finite up to about 1.84e+19 in input and infinite beyond",
     "multiplies_masks": "the result is nan for mask with elements of -inf",
+    "loses_a_masked_block": "the result is nan for input with -inf in all but the last column",
+    "begins_a_maximum_at_zero": "the result is -inf for input with a mean of -10000, where the reference is finite",
     "halves_towards_zero": "the result for input negated is 0 and the reference's -1",
     "has_another_kink": "a kink: for input rounded the gradient of input is not that of the reference",
     "divides_zero_by_zero": "0/0 for values that are rounded in input: the gradient of input is nan",
@@ -185,6 +187,100 @@ def test_ordinary_values_do_not_tell(bug):
     names = ["value", "gradient"] if bug.caught_by == "gradient_regimes" else ["value"]
     jobs = make_jobs([subject_of(bug.operator)], devices=["cpu"], properties=names, quick=True)
     assert {run_job(job).status for job in jobs if job.dtype.is_floating_point} <= {"pass"}
+
+
+def in_blocks(of_block, width):
+    """A kernel that computes each block of so many columns alone."""
+    return lambda input: torch.cat([of_block(block) for block in input.split(width, -1)], -1)
+
+
+def scaled(block):
+    return block / block.abs().amax(-1, keepdim=True).clamp(min=1e-12)
+
+
+def span(block):
+    return block.amax(-1, True) - block.amin(-1, True)
+
+
+def softmax_until(is_last, width):
+    """Adds up the powers of blocks of a row until there is nothing more in one, as where a mask is causal."""
+
+    def kernel(input):
+        powers = torch.exp(input - input.amax(-1, keepdim=True))
+        total = torch.zeros_like(input[..., :1])
+        for block in powers.split(width, -1):
+            if is_last(block):
+                break
+            total = total + block.sum(-1, keepdim=True)
+        return powers / total
+
+    return kernel
+
+
+def softmax_of_rows(input):
+    return torch.softmax(input, -1)
+
+
+# Kernels in blocks of columns, right where a block holds some ordinary value, and a part of what a failure says.
+OF_PARTS = {
+    "a block of zeros": (
+        in_blocks(scaled, 32),
+        in_blocks(lambda block: block / block.abs().amax(-1, keepdim=True), 32),
+        "zeros in all but the last column",
+    ),
+    "wide blocks of zeros": (
+        in_blocks(scaled, 128),
+        in_blocks(lambda block: block / block.abs().amax(-1, keepdim=True), 128),
+        "zeros in all but the last column",
+    ),
+    "equal values": (
+        in_blocks(lambda block: (block - block.amin(-1, True)) / span(block).clamp(min=1e-12), 64),
+        in_blocks(lambda block: (block - block.amin(-1, True)) / span(block), 64),
+        "in all but the",
+    ),
+    "a masked block": (softmax_of_rows, softmax_until(lambda block: not block.any(), 64), "in all but the"),
+    "a masked block of a warp": (softmax_of_rows, softmax_until(lambda block: not block.any(), 16), "in all but the"),
+    "large values": (
+        softmax_of_rows,
+        lambda input: torch.exp(input - input[..., :1] - 80) / torch.exp(input - input[..., :1] - 80).sum(-1, True),
+        "times 3000 in all but the",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_PARTS)
+def test_whole_blocks_of_a_row_are_special(name):
+    reference, kernel, words = OF_PARTS[name]
+    table = (Sample("two rows", (Drawn((2, 7)),)),)
+
+    def in_wide_rows(input):
+        return (kernel if input.shape[-1] > 128 else reference)(input)
+
+    for number, function in enumerate((reference, in_wide_rows)):
+        operator = declare(
+            f"of_parts_{list(OF_PARTS).index(name)}_{number}", UNARY, reference, function, dtypes=(torch.float32,)
+        )
+        found = ask(operator, table, "value_regimes", summed=lambda input: input.shape[-1])
+        assert bool(found) == (function is in_wide_rows), found
+    assert words in found["value_regimes", "float32"]
+
+
+def test_rows_become_wide_without_the_sizes_that_belong_to_numbers():
+    seen = set()
+
+    def noting(input, index):
+        seen.add(tuple(input.shape))
+        return input[index]
+
+    operator = declare(
+        "noting_rows",
+        "(Tensor input, Tensor index) -> Tensor",
+        lambda input, index: input[index],
+        noting,
+        dtypes={"input": FLOATS, "index": (torch.int64,)},
+    )
+    assert ask(operator, (Sample("rows", (Drawn((4, 3)), Drawn((5,), dtype=torch.int64, high=4))),)) == {}
+    assert (4, 263) in seen
 
 
 def test_the_limits_of_a_sample_hold():

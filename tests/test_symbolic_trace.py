@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 import torchgraft
 from torchgraft import graft
-from torchgraft.nn import LLTM, DepthwiseConv2d, Linear, LLTMCell, Shift
+from torchgraft.nn import LLTM, DepthwiseConv1d, DepthwiseConv2d, Linear, LLTMCell, Shift
 
 D = torch.float64
 
@@ -74,6 +74,16 @@ FUNCTIONS = {
         lambda _, x, w: torchgraft.depthwise_conv2d_input_grad(x, w, (4, 6, 5), padding="same"),
         (_randn(4, 1, 3, 3),),
         IMAGES,
+    ),
+    "depthwise_conv1d, padding same": (
+        lambda _, x, w: torchgraft.depthwise_conv1d(x, w, padding="same"),
+        (_randn(4, 1, 4),),
+        IMAGES[..., 0],
+    ),
+    "depthwise_conv1d_input_grad, padding same": (
+        lambda _, x, w: torchgraft.depthwise_conv1d_input_grad(x, w, (4, IMAGES.shape[2]), padding="same"),
+        (_randn(4, 1, 3),),
+        IMAGES[..., 0],
     ),
     "linear": (lambda _, x, w: torchgraft.linear(x, w), (_randn(3, 5),), IMAGES),
     "linear with bias": (lambda _, x, w, b: torchgraft.linear(x, w, bias=b), (_randn(3, 5), _randn(3)), IMAGES),
@@ -150,6 +160,21 @@ FUNCTIONS = {
         (_randn(4, 1, 3, 3),),
         IMAGES,
     ),
+    "depthwise_conv1d, all arguments": (
+        lambda _, x, w, b: torchgraft.depthwise_conv1d(x, w, b, (2,), 1, 2, groups=4),
+        (_randn(8, 1, 3), _randn(8)),
+        IMAGES[..., 0],
+    ),
+    "depthwise_conv1d_input_grad of a size": (
+        lambda _, x, w: torchgraft.depthwise_conv1d_input_grad(x, w, x.shape[1:], True, 1, 1),
+        (_randn(4, 1, 3),),
+        IMAGES[..., 0],
+    ),
+    "depthwise_conv1d_weight_grad": (
+        lambda _, x, grads: torchgraft.depthwise_conv1d_weight_grad(grads, x, 3, padding="same", dtype=D),
+        (_randn(2, 4, 6),),
+        IMAGES[..., 0],
+    ),
     "depthwise_conv2d_weight_grad": (
         lambda _, x, images: torchgraft.depthwise_conv2d_weight_grad(x, images, (3, 3), padding="same", dtype=D),
         (_randn(2, 4, 6, 5),),
@@ -167,6 +192,7 @@ def test_functions(name):
 LAYERS = {
     "Linear": (lambda: Linear(5, 3, dtype=D), IMAGES),
     "Linear without bias": (lambda: Linear(5, 3, bias=False, dtype=D), IMAGES),
+    "DepthwiseConv1d": (lambda: DepthwiseConv1d(4, dtype=D), IMAGES[..., 0]),
     "DepthwiseConv2d": (lambda: DepthwiseConv2d(4, dtype=D), IMAGES),
     "DepthwiseConv2d, all arguments": (
         lambda: DepthwiseConv2d(4, (3, 2), 2, 1, 2, False, 2, "circular", dtype=D),

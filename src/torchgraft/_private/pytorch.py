@@ -49,15 +49,6 @@ def forward_mode_active() -> bool:
     return any(interpreter.key() == _functorch.TransformType.Jvp for interpreter in stack)
 
 
-def may_differentiate_again() -> bool:
-    """Whether a gradient that is computed now may be differentiated: by autograd, or by a second torch.func transform.
-
-    To be asked in a backward pass that records: under one torch.func transform every one does.
-    """
-    stack = _functorch.get_interpreter_stack() or ()
-    return sum(interpreter.key() == _functorch.TransformType.Grad for interpreter in stack) != 1
-
-
 def schema_of(operator: Any) -> Any:
     """The FunctionSchema of an operator overload: names, types and defaults of its arguments, and its returns."""
     return operator._schema
@@ -217,6 +208,15 @@ def is_functional(tensor: torch.Tensor) -> bool:
     from torch._subclasses.functional_tensor import FunctionalTensor
 
     return isinstance(tensor, FunctionalTensor)
+
+
+def fake_mode_of(tensor: torch.Tensor) -> Any:
+    """The FakeTensorMode of a tensor that has sizes and no memory, as compilers trace them; None of any other."""
+    if type(tensor) is torch.Tensor:
+        return None
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return tensor.fake_mode if isinstance(tensor, FakeTensor) else None
 
 
 def has_memory(tensor: torch.Tensor) -> bool:

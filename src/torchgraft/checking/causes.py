@@ -5,9 +5,8 @@ only wrong is the same wrong in every one of these comparisons.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.call import Call
 from torchgraft.checking.helpers.guarded_call import served_call
+from torchgraft.checking.helpers.settings import on_threads
 from torchgraft.checking.kernel_code import functions_of, shared_state
 from torchgraft.checking.result import (
     CHANGED_GLOBAL,
@@ -205,11 +205,11 @@ def _data_race(call: Call) -> Cause | None:
                 " __syncthreads(), and for writes of several threads to one place without an atomic operation",
             )
         return None
-    with _on_threads(1):
+    with on_threads(1):
         alone = call.run()
         if _differ_in_value(call, call.run(), alone):
             return None
-    with _on_threads(_THREADS):
+    with on_threads(_THREADS):
         if not any(_differ_in_value(call, call.run(), alone) for _ in range(_RUNS)):
             return None
     return Cause(
@@ -223,7 +223,7 @@ def _carried_state(call: Call) -> Cause | None:
     """Compares calls with the same arguments, on one thread."""
     if call.declaration.random:
         return None
-    with _on_threads(1):
+    with on_threads(1):
         # The first call may prepare something for all others.
         call.run()
         first = call.run()
@@ -293,16 +293,6 @@ def _hint(call: Call) -> str:
     """Names the variables of a module in which the author's kernels in Python may keep something."""
     found = shared_state(functions_of(call.operator, call.device.type))
     return f". Its kernel in Python uses {', '.join(found)}" if found else ""
-
-
-@contextmanager
-def _on_threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _differ(found: _Outcome, others: _Outcome) -> bool:

@@ -5,7 +5,7 @@ All of it is closures over functions, tuples and numbers, because TorchDynamo tr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -74,6 +74,7 @@ def _make_saving(declaration: Declaration) -> tuple[Callable[..., None], Callabl
     gives_lists, takes_lists = any(declaration.lists), any(each.is_list for each in declaration.tensor_arguments)
     several_outputs, gives_one = declaration.output_count > 1 or gives_lists, declaration.output_count == 1
     constant_outputs, keep = declaration.constant_outputs, _choose_saved(declaration)[0]
+    unsaved_places = _unsaved_places(declaration) if declaration.output_count > visible_outputs else []
 
     def each_of(results: Any) -> tuple[Any, ...]:
         return (results,) if gives_one else tuple(results)
@@ -85,12 +86,17 @@ def _make_saving(declaration: Declaration) -> tuple[Callable[..., None], Callabl
         ctx.others = others
         if gives_lists:
             ctx.has_all = has_all
+        tracks: tuple[Tensor | None, ...] = ()
+        if unsaved_places:
+            ctx.is_transformed = pytorch.transform_active()
+            if ctx.is_transformed:
+                tracks = _tracks_of(values[place] for place in unsaved_places)
         if keep is not None:
             values = keep(values)
         if takes_lists:
             ctx.saved_count = len(values)
         if several_outputs:
-            ctx.save_for_backward(*values, *flat_results(each_of(results)[visible_outputs:]))
+            ctx.save_for_backward(*values, *flat_results(each_of(results)[visible_outputs:]), *tracks)
             ctx.set_materialize_grads(materialize_grads)
         else:
             ctx.save_for_backward(*values)
@@ -191,6 +197,8 @@ def _make_backward(
     give_back, saved_tensors = _choose_saved(declaration)[1:]
     is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
     with_gradients = _make_hidden(declaration)
+    unsaved_count = len(_unsaved_places(declaration))
+    hides_from_unsaved = unsaved_count > 0 and declaration.output_count > visible_outputs
 
     def gradients_of(ctx: Any, needs_grad: Sequence[Any], flat_grads: Sequence[Tensor | None]) -> Sequence[Any]:
         """The gradients of the arguments that hold tensors, of such a list a list.
@@ -211,13 +219,15 @@ def _make_backward(
         if not all_differentiable:
             pairs = zip(needs_grad, differentiable, strict=True)
             needs_grad = [needed if may else _none_needed(needed) for needed, may in pairs]
-        kept = ctx.saved_tensors
+        kept, tracks = ctx.saved_tensors, None
+        if hides_from_unsaved and ctx.is_transformed:
+            kept, tracks = kept[:-unsaved_count], kept[-unsaved_count:]
         count = ctx.saved_count if takes_lists else saved_tensors
         values, hidden = kept[:count], kept[count:]
         if give_back is not None:
             values = give_back(values)
         if hidden and is_grad_enabled() and not is_compiling():
-            hidden = with_gradients(needs_grad, hidden, values, ctx.others)
+            hidden = with_gradients(needs_grad, hidden, values, ctx.others, tracks)
         if hides_lists:
             hidden = nested(hidden, hidden_lists)
         arguments = (*values, *ctx.others) if tensors_first else together(values, ctx.others)
@@ -245,15 +255,15 @@ def _make_backward(
 
 
 def _make_hidden(declaration: Declaration) -> Callable[..., tuple[Tensor, ...]]:
-    """Builds `with_gradients(needs_grad, hidden, values, others)`: hidden results that can be differentiated.
+    """Builds `with_gradients(needs_grad, hidden, values, others, tracks)`: hidden results that can be differentiated.
 
-    A gradient that reads hidden results is differentiated again through them, and they through the reference.
+    A gradient that reads hidden results is differentiated again through them, and they through the reference. That
+    needs all arguments, so it is refused where `unsaved` names one of which a gradient is asked. In transforms of
+    torch.func others may ask for it than those that this gradient knows of: `tracks` stand for these arguments there.
     """
     arrangement, visible_outputs = declaration.arrangement, declaration.visible_outputs
-    tensor_names = [argument.name for argument in declaration.tensor_arguments]
-    unsaved_places = [place for place, argument in enumerate(tensor_names) if argument in declaration.unsaved]
+    unsaved_places = _unsaved_places(declaration)
     other_count, together = _count_others(declaration), arrangement.together
-    may_differentiate_again = pytorch.may_differentiate_again
     gradient = differentiate_reference(
         noted(declaration, "its gradient reads hidden results, whose own gradients are asked for"),
         arrangement,
@@ -295,13 +305,32 @@ def _make_hidden(declaration: Declaration) -> Callable[..., tuple[Tensor, ...]]:
             return (None, *(None,) * ctx.count, *gradients, *(None,) * other_count)
 
     def with_gradients(
-        needs_grad: Sequence[Any], hidden: Sequence[Tensor], values: Sequence[Tensor | None], others: Sequence[Any]
+        needs_grad: Sequence[Any],
+        hidden: Sequence[Tensor],
+        values: Sequence[Tensor | None],
+        others: Sequence[Any],
+        tracks: Sequence[Tensor | None] | None,
     ) -> tuple[Tensor, ...]:
-        if any(needs_grad[place] for place in unsaved_places) and may_differentiate_again():
+        if tracks is not None:
+            values = list(values)
+            for place, track in zip(unsaved_places, tracks, strict=True):
+                values[place] = track
+        elif any(needs_grad[place] for place in unsaved_places):
             raise RuntimeError(refusal)
         return Hidden.apply(len(hidden), *hidden, *values, *others)
 
     return with_gradients
+
+
+def _unsaved_places(declaration: Declaration) -> list[int]:
+    """Where among the tensor arguments those stand that are not kept for the gradient."""
+    return [place for place, each in enumerate(declaration.tensor_arguments) if each.name in declaration.unsaved]
+
+
+def _tracks_of(arguments: Iterable[Tensor | None]) -> tuple[Tensor | None, ...]:
+    """Tensors without elements whose gradients would be those of arguments, and which keep no memory of these."""
+    with torch.enable_grad():
+        return tuple(None if each is None else each.unsqueeze(0)[:0].clone() for each in arguments)
 
 
 _Tensors = Sequence[Tensor | None]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from torchgraft._private import pytorch
 from torchgraft.declaration import Declaration
 from torchgraft.declaration.results import flat_results
 from torchgraft.declaration.schema import Argument, Arrangement, arrange, by_name, read_schema
@@ -62,7 +64,10 @@ def differentiate_reference(
             # Indices and counts have no gradients.
             return tuple(filter(has_gradients, results))
 
-        outputs, vjp = torch.func.vjp(of_wanted, *(tensors[i] for i in wanted))[:2]
+        # torch.func refuses to work under hooks of saved tensors, as checkpoint and save_on_cpu set them.
+        is_hooked = not torch.compiler.is_compiling() and pytorch.has_saved_tensor_hooks()
+        differentiated = _vjp_under_hooks if is_hooked else torch.func.vjp
+        outputs, vjp = differentiated(of_wanted, *(tensors[i] for i in wanted))[:2]
         if len(flat_grads) != len(outputs):
             results = flat_results(visible(reference(*arguments)))
             flat_grads = tuple(grad for grad, result in zip(flat_grads, results, strict=True) if has_gradients(result))
@@ -74,6 +79,35 @@ def differentiate_reference(
 
     gradient.is_of_reference = True  # type: ignore[attr-defined]
     return gradient
+
+
+def _vjp_under_hooks(
+    function: Callable[..., tuple[Tensor, ...]], *values: Tensor
+) -> tuple[tuple[Tensor, ...], Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]]:
+    """Does as `torch.func.vjp` where autograd's hooks of saved tensors are active, through autograd.
+
+    The hooks get what is saved for a gradient of this gradient, and nothing where none is recorded.
+    """
+    records = torch.is_grad_enabled()
+    with torch.enable_grad(), nullcontext() if records else _without_hooks():
+        # Views of their own: one value may depend on another one, which is no matter of this function.
+        inputs = tuple(value.view_as(value) if records else value.detach() for value in values)
+        inputs = tuple(each if each.requires_grad else each.requires_grad_() for each in inputs)
+        outputs = function(*inputs)
+
+    def vjp(cotangents: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        pairs = [(output, grad) for output, grad in zip(outputs, cotangents, strict=True) if output.requires_grad]
+        if not pairs:
+            return tuple(map(torch.zeros_like, inputs))
+        differentiable, grads = zip(*pairs, strict=True)
+        return torch.autograd.grad(differentiable, inputs, grads, create_graph=records, materialize_grads=True)
+
+    return outputs, vjp
+
+
+def _without_hooks() -> AbstractContextManager[None]:
+    """A scope in which what autograd saves goes through no hooks but these, which change nothing."""
+    return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
 
 
 def formula_of(declaration: Declaration) -> Callable[..., Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from torchgraft._private import pytorch
 from torchgraft.declaration import Declaration
 from torchgraft.declaration.autocast import AUTOCAST_KEYS, make_cast, no_autocast
 from torchgraft.declaration.bad_arguments import explain_devices
-from torchgraft.declaration.memory import expect_own_memory, with_own_memory
+from torchgraft.declaration.memory import expect_own_memory, unkept, with_own_memory
 from torchgraft.declaration.results import as_tuple, nested, single
 from torchgraft.declaration.schema import by_name, tensors_in
 from torchgraft.kernels.fallback import IN_A_LOOP, note
@@ -127,7 +128,11 @@ def _make_fake(operator: Declaration, name_for_compilation: Callable[[], None]) 
     def fake(*arguments: Any) -> Any:
         explain_devices(operator.name, operator.arguments, arguments)
         name_for_compilation()
-        return _make_results(operator, arguments) if operator.lists else None
+        if not operator.lists:
+            return None
+        results = _make_results(operator, arguments)
+        _expect_new(operator, results, arguments)
+        return results
 
     return fake
 
@@ -143,6 +148,17 @@ def _make_results(operator: Declaration, arguments: Sequence[Any]) -> Any:
     _expect_results(operator, results)
     expect_own_memory(operator.name, "output", results, arguments)
     return results
+
+
+def _expect_new(operator: Declaration, results: Any, arguments: Sequence[Any]) -> None:
+    """Raises ValueError if a result of `output` is not of the compilation that its arguments are of."""
+    modes = [mode for mode in map(pytorch.fake_mode_of, tensors_in(arguments)) if mode is not None]
+    for number, result in enumerate(tensors_in(as_tuple(results))):
+        if modes and pytorch.fake_mode_of(result) is not modes[0]:
+            raise ValueError(
+                f"{operator.name}: result {number} of output is a tensor from before the call, and calls would share"
+                " its memory: output must make a new one at each call"
+            )
 
 
 def _expect_results(operator: Declaration, results: Any) -> None:
@@ -197,7 +213,11 @@ def _make_fallback(operator: Declaration) -> Callable[..., Any]:
             # A copy also where the reference returned a view of an argument: results are never aliased.
             if not operator.knows_output or operator.sizes_from_data:
                 return tree_map_only(Tensor, _copied, results)
-            return _filled_in(operator, _make_results(operator, arguments), results) if operator.lists else None
+            if not operator.lists:
+                return None
+            empty = _make_results(operator, arguments)
+            # An `output` that keeps what it makes, and returns it again, would give all calls one memory.
+            return _filled_in(operator, unkept(empty, sys.getrefcount(empty)), results)
 
     return fallback
 

@@ -50,6 +50,12 @@ _plant("sum_in_any_order", "the order of a sum depends on which thread is done f
 _plant(
     "races_between_threads", "threads add to one number without waiting for each other", "determinism", by_chance=True
 )
+_plant(
+    "races_from_65536_on",
+    "threads add to one number without waiting, in rows longer than those of all samples",
+    "determinism",
+    by_chance=True,
+)
 _plant("races_in_shared_memory", "threads of a block add to one number without waiting", "value", devices=("cuda",))
 
 

@@ -230,3 +230,70 @@ _packed.plant(
     lambda input, cu_seqlens: _by_sequence(input, cu_seqlens.tolist()),
     gradient=_gradient_across,
 )
+
+
+# How often each whole number occurs.
+
+
+def _counts(input: Tensor, bins: int) -> Tensor:
+    return torch.zeros(bins, dtype=torch.int64, device=input.device).index_add(0, input, torch.ones_like(input))
+
+
+def _expect_bins(input: Tensor, bins: int) -> None:
+    if input.device.type == "cpu" and input.numel() and not 0 <= int(input.min()) <= int(input.max()) < bins:
+        raise ValueError(f"counts: input must hold numbers from 0 to {bins - 1}, got {int(input.min())} and more")
+
+
+_counting = _Kind(
+    "(Tensor input, int bins) -> Tensor",
+    Samples([Sample("twenty numbers", (Drawn((20,), dtype=torch.int64, high=4), 4))]),
+    reference=_counts,
+    shapes="n -> bins",
+    explain=_expect_bins,
+    gradient=None,
+    dtypes=(torch.int64,),
+    kernels={"cpu": (torch.int64,)},
+)
+_counting.control("counts", lambda input, bins: torch.bincount(input, minlength=bins))
+_counting.plant(
+    "counts_in_16_bits",
+    "counts in 16 bits, and many numbers are equal",
+    "limits",
+    lambda input, bins: torch.bincount(input, minlength=bins) % 2**16,
+)
+
+
+# Columns taken again or left out, so that there are as many as somebody wants.
+
+
+def _resized(input: Tensor, size: int) -> Tensor:
+    if size < 1 or not input.shape[1]:
+        raise ValueError(f"resized: size must be at least 1, and input must have columns, got {size}")
+    return input[:, torch.arange(size, device=input.device) * input.shape[1] // size]
+
+
+def _with_float_places(input: Tensor, size: int) -> Tensor:
+    step = torch.tensor(input.shape[1], dtype=torch.float32) / size
+    return input[:, (torch.arange(size) * step).long().clamp(max=input.shape[1] - 1)]
+
+
+_resizing = _Kind(
+    "(Tensor input, int size) -> Tensor",
+    Samples(
+        [
+            Sample("twice as many", (Drawn((3, 5)), 10)),
+            Sample("half as many", (Drawn((2, 8)), 4)),
+            Sample("three halves", (Drawn((2, 6)), 9)),
+        ]
+    ),
+    reference=_resized,
+    shapes="rows columns -> rows size",
+    dtypes=_FLOATS,
+)
+_resizing.control("resized", _resized)
+_resizing.plant(
+    "places_in_float32",
+    "computes a place in float32, which is less than a whole number in some sizes",
+    "sizes",
+    _with_float_places,
+)

@@ -125,6 +125,45 @@ _plant(
     lambda input, mask: torch.softmax(input + mask, -1) + 0 * mask,
     Samples((Sample("two rows", (Drawn((2, 6)), Drawn((2, 6)))),)),
 )
+_BLOCK = 16
+
+
+def _softmax_of_some(input: Tensor, mask: Tensor) -> Tensor:
+    return torch.softmax(input.masked_fill(~mask, -torch.inf), -1).masked_fill(~mask, 0)
+
+
+def _softmax_in_blocks(input: Tensor, mask: Tensor) -> Tensor:
+    values = input.masked_fill(~mask, -torch.inf)
+    most, total = values.new_full(values.shape[:-1], -torch.inf), values.new_zeros(values.shape[:-1])
+    for block in values.split(_BLOCK, -1):
+        higher = torch.maximum(most, block.amax(-1))
+        total = total * torch.exp(most - higher) + torch.exp(block - higher[..., None]).sum(-1)
+        most = higher
+    return (torch.exp(values - most[..., None]) / total[..., None]).masked_fill(~mask, 0)
+
+
+_plant(
+    "loses_a_masked_block",
+    "subtracts -inf from -inf where a mask takes all of the first block of a row",
+    "value_regimes",
+    "(Tensor input, Tensor mask) -> Tensor",
+    _softmax_of_some,
+    _softmax_in_blocks,
+    Samples((Sample("two rows", (Drawn((2, 6)), Drawn((2, 6), dtype=torch.bool, values=(1.0, 1.0, 0.0)))),)),
+    dtypes={"input": _FLOATS, "mask": (torch.bool,)},
+)
+
+
+def _logsumexp_below(most: Tensor, input: Tensor) -> Tensor:
+    return torch.log(torch.exp(input - most).sum(-1)) + most[..., 0]
+
+
+_plant_values(
+    "begins_a_maximum_at_zero",
+    "begins the maximum that it subtracts at 0, far above rows of large negative values",
+    lambda input: torch.logsumexp(input, -1),
+    lambda input: _logsumexp_below(input.amax(-1, keepdim=True).clamp(min=0), input),
+)
 _plant(
     "halves_towards_zero",
     "rounds halves of negative integers towards zero, where the definition rounds down",

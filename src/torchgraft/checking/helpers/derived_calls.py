@@ -1,11 +1,14 @@
 """Calls derived from samples, in sizes that no sample has: values and gradients, if the reference takes the sizes."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from torchgraft import native
 from torchgraft.checking.adopting.adopted import Adopted
@@ -107,7 +110,79 @@ def derived(call: Call, other: Call, words: str) -> Derived:
 
 def resized(call: Call, sizes: Mapping[SizePlace, int]) -> Derived:
     """Makes a call in other sizes, and says which."""
-    return derived(call, with_sizes(call, sizes), _described(call, sizes))
+    return derived(call, with_sizes(call, sizes), described(call, sizes))
+
+
+def growing_together(call: Call) -> Iterator[tuple[SizePlace, ...]]:
+    """Yields places that can grow: all of one size, or else those one by one and two by two that the call takes."""
+    sizes = resizable(call, 1)
+    for size in sorted(set(sizes.values())):
+        group = tuple(place for place in sizes if sizes[place] == size)
+        if is_taken_on_cpu(resized(call, dict.fromkeys(group, size + 1)).call):
+            yield group
+            continue
+        for few in (*combinations(group, 1), *combinations(group, 2)):
+            if len(few) < len(group) and is_taken_on_cpu(resized(call, dict.fromkeys(few, size + 1)).call):
+                yield few
+
+
+def all_equal(call: Call, grown: Derived) -> Derived | None:
+    """Makes a call whose drawn numbers are all the largest ones that may be drawn; None if it would be no other.
+
+    What counts them must hold as many. Real numbers, which are 1 then, are counted only if a result is of whole
+    numbers.
+
+    Args:
+        call: the one that was made larger.
+        grown: the larger one.
+    """
+    counts = _counts_numbers(call)
+
+    def alike(drawn: Any) -> Any:
+        if isinstance(drawn, (list, tuple)):
+            return [alike(each) for each in drawn]
+        if not isinstance(drawn, Drawn) or drawn.distinct or drawn.values is not None:
+            return drawn
+        dtype = drawn.dtype or call.dtype
+        if is_whole(dtype) or dtype == torch.bool:
+            return replace(drawn, values=(float(drawn.integers[-1]),)) if drawn.integers else drawn
+        low, high = (1.0 if limit is None else limit for limit in (drawn.low, drawn.high))
+        return replace(drawn, values=(min(max(1.0, low), high),)) if counts else drawn
+
+    before = grown.call
+    arguments = tuple(map(alike, before.sample.arguments))
+    other = replace(before, sample=replace(before.sample, arguments=arguments))
+    if arguments == before.sample.arguments or not is_taken_on_cpu(other):
+        return None
+    bits = 16 if before.sample.elements >= 2**16 else 8
+    words = f"{grown.words}, all numbers of a tensor equal (more than {bits} bits count)"
+    # Equal terms, as of one row that is added again and again, err in one direction: as many squared terms.
+    return Derived(words, other, grown.terms**2)
+
+
+def _counts_numbers(call: Call) -> bool:
+    """Whether a result is of whole numbers or flags."""
+    results = tree_leaves(call.reference(*call.arguments))
+    return any(each is not None and not (each.is_floating_point() or each.is_complex()) for each in results)
+
+
+def is_small(call: Call, elements: int, products: int) -> bool:
+    """Whether a call has few elements, in its arguments and in its results, and adds up few products.
+
+    Args:
+        call: any.
+        elements: the most of all arguments, and of all results.
+        products: the most that are added up in all results together.
+    """
+    try:
+        arguments = call.make("meta")
+        results = call.declaration.output(*arguments) if call.declaration.lists else ()
+        made = sum(each.numel() for each in tree_leaves(results) if isinstance(each, Tensor))
+        added = made * call.samples.summed(*arguments)
+    except Exception:
+        # Sizes that depend on data are not known before.
+        return call.declaration.sizes_from_data and call.sample.elements <= elements
+    return max(made, call.sample.elements) <= elements and added <= products
 
 
 def ask(
@@ -181,11 +256,15 @@ def is_given(argument: Any) -> bool:
     return is_tensor and bool(argument.values) and is_whole(argument.dtype)
 
 
-def _described(call: Call, sizes: Mapping[SizePlace, int]) -> str:
-    """Sizes in words: `4,099 elements in dimension 1 of input and dimension 0 of weight`."""
+def described(call: Call, sizes: Mapping[SizePlace, int]) -> str:
+    """Puts sizes in words, as in `size 4,099 in dimension 1 of input and dimension 0 of weight, bins=3`."""
     by_size: dict[int, list[str]] = {}
+    numbers = []
     for place, size in sizes.items():
         name = call.declaration.arguments[place.argument].name
         name = name if place.element is None else f"{name}[{place.element}]"
-        by_size.setdefault(size, []).append(name if place.dim is None else f"dimension {place.dim} of {name}")
-    return ", ".join(f"size {size:,} in {' and '.join(places)}" for size, places in by_size.items())
+        if place.dim is None:
+            numbers.append(f"{name}={size}")
+            continue
+        by_size.setdefault(size, []).append(f"dimension {place.dim} of {name}")
+    return ", ".join([*(f"size {size:,} in {' and '.join(places)}" for size, places in by_size.items()), *numbers])

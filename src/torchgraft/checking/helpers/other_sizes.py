@@ -13,7 +13,7 @@ from torchgraft.sampling import Drawn
 
 
 class SizePlace(NamedTuple):
-    """The place of a size: an argument, its dimension (None if it is itself a size), and its number in a list."""
+    """The place of a size: an argument, its dimension (None if it is itself a number), and its number in a list."""
 
     argument: int
     dim: int | None
@@ -83,12 +83,9 @@ def with_sizes(call: Call, sizes: Mapping[SizePlace, int]) -> Call:
     arguments = list(call.sample.arguments)
     for (argument, dim, number), size in sizes.items():
         value = arguments[argument]
-        if dim is None:
-            arguments[argument] = size
-            continue
-        tensor = value if number is None else value[number]
-        resized = replace(tensor, shape=replaced(tensor.shape, dim, size))
-        arguments[argument] = resized if number is None else list(replaced(value, number, resized))
+        before = value if number is None else value[number]
+        after = size if dim is None else replace(before, shape=replaced(before.shape, dim, size))
+        arguments[argument] = after if number is None else list(replaced(value, number, after))
     return replace(call, sample=replace(call.sample, arguments=tuple(arguments)))
 
 

@@ -38,9 +38,12 @@ def explained(
     elif worse.kind == "integer":
         ties = "ties: where values are equal, " if regime.kind in ("ties", "zeros") else ""
         cause = f"{ties}{worse.what} for {subject} is {worse.found} and the reference's {worse.expected}"
+    elif regime.kind == "mean" and is_lost:
+        advice = "an exponential: subtract the maximum, which may be far below 0"
+        cause = f"{worse.what} is {worse.found} for {subject}, where the reference is finite ({advice})"
     elif regime.kind == "mean" or (regime.kind == "small" and not is_lost):
-        place = "have mean 1e4" if regime.kind == "mean" else f"are near {regime.factor:g}"
-        lost = f"it is {worse.found}" if is_lost else f"error {worse.times:.2g} times that of the reference"
+        place = regime.values.replace("with", "have") if regime.kind == "mean" else f"are near {regime.factor:g}"
+        lost = f"error {worse.times:.2g} times that of the reference"
         advice = "subtract the mean before squaring" if regime.kind == "mean" else "use expm1, log1p or a series"
         cause = f"loses digits by cancellation{_of(worse)}: {lost} when the values of {names} {place} ({advice})"
     elif regime.kind in ("ties", "zeros", "small") and is_lost:
@@ -51,7 +54,7 @@ def explained(
             "small": f"values that are squared to zero ({regime.values})",
         }[regime.kind]
         cause = f"{division} for {what} in {names}: {worse.what} is {worse.found} where the reference is finite"
-    elif regime.kind == "mask":
+    elif regime.kind == "mask" or (is_lost and regime.kind in ("integers", "part")):
         cause = (
             f"{worse.what} is {worse.found} for {subject}, where the reference is finite (inf - inf, or 0 times inf)"
         )

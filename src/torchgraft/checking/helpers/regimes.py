@@ -24,6 +24,9 @@ _QUICK_SECONDS, _SECONDS = 1.0, 10.0
 _MEAN = 1e4
 HUGE, TINY = 1e20, 1e-30
 
+# Of fewer elements no part of a dimension is asked: blocks are wider.
+_NARROW = 3
+
 Change = Callable[[Tensor], Tensor]
 
 
@@ -51,7 +54,7 @@ class Regime:
         factor: what they are multiplied by; 1 if they are made in another way.
     """
 
-    kind: Literal["ties", "zeros", "large", "mean", "small", "mask", "integers"]
+    kind: Literal["ties", "zeros", "large", "mean", "small", "mask", "integers", "part"]
     values: str
     change: Change
     factor: float = 1.0
@@ -206,13 +209,76 @@ def number_regimes(call: Call, unit: Unit, *, has_masks: bool) -> Iterator[Regim
     yield Regime("ties", "ones", torch.ones_like)
     for factor in (30.0, 100.0, 3000.0, HUGE):
         yield Regime("large", f"times {factor:g}", times(factor), factor)
-    yield Regime("mean", f"with a mean of {_MEAN:g}", lambda values: values + _MEAN)
+    for mean in (_MEAN, -_MEAN):
+        yield Regime("mean", f"with a mean of {mean:g}", _plus(mean))
     for factor in (1e-4, TINY):
         yield Regime("small", f"times {factor:g}", times(factor), factor)
     subnormal = torch.finfo(call.dtype).tiny / 8 if holds_numbers(call.dtype) else TINY
     yield Regime("small", "in subnormal numbers", times(subnormal), TINY)
     if has_masks and not any(tensor.is_complex() for tensor in tensors):
         yield Regime("mask", "with elements of -inf, as a mask has them", _masked)
+
+
+# What of a dimension is special: so much that a whole block is, however wide the blocks of a kernel are.
+_PARTS = {
+    "all but the last": slice(None, -1),
+    "all but the first": slice(1, None),
+    "all but the first and the last": slice(1, -1),
+}
+
+
+def part_regimes(call: Call, unit: Unit, *, has_masks: bool) -> Iterator[Regime]:
+    """Yields regimes in which all but one or two elements of each row, and of each column, are special.
+
+    Args:
+        call: has the arguments.
+        unit: one of them.
+        has_masks: whether -inf is among them.
+    """
+    (tensor,) = tensors_of([call.arguments[place] for place in unit.places])
+    # Counted from the front, as the two parts of a complex number are one dimension more at the end.
+    for dim, what in ((tensor.dim() - 1, "column"), (tensor.dim() - 2, "row"))[: tensor.dim()]:
+        for where, part in _PARTS.items() if tensor.shape[dim] > _NARROW else ():
+            place = f"in {where} {what}"
+            if not is_number(tensor):
+                values = (False, True) if tensor.dtype == torch.bool else ()
+                for value in values:
+                    yield Regime("integers", f"with {value} {place}", partial(_filled, dim, part, value))
+                yield Regime("integers", f"equal {place}", partial(_alike, dim, part))
+                continue
+            yield Regime("zeros", f"zeros {place}", partial(_filled, dim, part, 0))
+            yield Regime("ties", f"equal {place}", partial(_alike, dim, part))
+            yield Regime("part", f"times 3000 {place}", partial(_larger, dim, part))
+            if has_masks and not tensor.is_complex():
+                yield Regime("mask", f"with -inf {place}", partial(_filled, dim, part, -torch.inf))
+
+
+def _part_of(values: Tensor, dim: int, part: slice) -> Tensor:
+    return values[(slice(None),) * dim + (part,)]
+
+
+def _filled(dim: int, part: slice, value: float, values: Tensor) -> Tensor:
+    values = values.clone()
+    _part_of(values, dim, part).fill_(value)
+    return values
+
+
+def _alike(dim: int, part: slice, values: Tensor) -> Tensor:
+    """Makes the elements of a part the first one of the part."""
+    values = values.clone()
+    special = _part_of(values, dim, part)
+    special.copy_(special.narrow(dim, 0, 1).clone().expand(special.shape))
+    return values
+
+
+def _larger(dim: int, part: slice, values: Tensor) -> Tensor:
+    values = values.clone()
+    _part_of(values, dim, part).mul_(3000)
+    return values
+
+
+def _plus(number: float) -> Change:
+    return lambda values: values + number
 
 
 def times(factor: float) -> Change:

@@ -230,3 +230,14 @@ def _put_back(values: Sequence[tuple[_Setting, Any]]) -> None:
     for setting, value in values:
         if setting.write is not None:
             setting.write(value)
+
+
+@contextmanager
+def on_threads(count: int) -> Iterator[None]:
+    """Opens a scope in which PyTorch and its kernels use so many threads."""
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(count)
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -4,31 +4,100 @@ Proves: forward and backward of each sample give the same bits again and again, 
 three and all threads. PyTorch's own operations may give other bits on another number of threads: each thread computes
 the end of its share in another way than the rest of it. They then run on the same number of threads as before, and only
 the operator's kernels on another. On some processors that is so of matrix products too. There, if the operator calls
-them, only runs on the same number of threads are compared.
+them, only runs on the same number of threads are compared. A small sample also grows to hundreds of thousands of
+elements, along each size, and runs forward several times on four threads.
 
 Cannot prove: that there is no race: a race need not show in these runs. The sanitizers look for races.
 """
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.call import Call
-from torchgraft.checking.case import Case
+from torchgraft.checking.case import SMALL_ELEMENTS, Case
+from torchgraft.checking.helpers.derived_calls import Derived, growing_together, is_small, kinds_of, resized
+from torchgraft.checking.helpers.other_sizes import SizePlace
+from torchgraft.checking.helpers.settings import on_threads
 from torchgraft.checking.property import Property
 from torchgraft.checking.tensors.compare import Mismatch, expect_equal
 
 _RUNS = 4
+# To what a size grows so that several threads have a share, as long as all arguments, and all results, have so few
+# elements, so few products are added up, and a call may be expected to take so few seconds.
+_SIZES = (4_099, 70_001, 300_001)
+_ELEMENTS, _PRODUCTS = 1 << 20, 1 << 25
+_CALL_SECONDS = 0.05
+# On how many threads such a call runs, and how often.
+_THREADS, _LARGE_RUNS = 4, 20
+# How many samples grow if the run is not quick, how many sizes of each, and the seconds that all runs of one may take.
+_SAMPLES, _WAYS = 4, 4
+_QUICK_SECONDS, _SECONDS = 0.12, 1.0
 
 
 def check(case: Case) -> None:
     """See the module."""
     case.each(_check_runs, case.table())
+    if case.device.type == "cpu":
+        _check_shares(case)
+
+
+def _check_shares(case: Case) -> None:
+    """Runs calls that are large enough for several threads: samples are often too small for that."""
+    samples = [sample for sample in case.samples.table if not sample.is_empty and case.only in (None, sample.name)]
+    small = [sample for sample in samples if sample.elements <= SMALL_ELEMENTS]
+    seconds = _QUICK_SECONDS if case.quick else _SECONDS
+    for sample in kinds_of(small, 1 if case.quick else _SAMPLES):
+        call = case.call(sample)
+        ways = list(growing_together(call))[:_WAYS]
+        for places in ways:
+            if (large := _enlarged(call, places)) is not None:
+                case.each(partial(_check_large, large.words, seconds / len(ways)), [large.call.sample])
+
+
+def _enlarged(call: Call, places: tuple[SizePlace, ...]) -> Derived | None:
+    """The largest call that is as quick as may be, as the smaller ones let expect; None if there is none."""
+    found, expected = None, 0.0
+    for size, following in zip(_SIZES, (*_SIZES[1:], 0), strict=True):
+        larger = resized(call, dict.fromkeys(places, size))
+        if expected > _CALL_SECONDS or not is_small(larger.call, _ELEMENTS, _PRODUCTS):
+            break
+        found = larger
+        if following:
+            try:
+                arguments, began = found.call.arguments, time.perf_counter()
+                _values(found.call, arguments)
+            except Exception:
+                # The kernel does not take such sizes.
+                return None
+            expected = (time.perf_counter() - began) * following / size
+    return found
+
+
+def _values(call: Call, arguments: tuple[Any, ...]) -> list[Any]:
+    with torch.no_grad():
+        return tree_leaves(call.function(*call.with_copies_of_written(arguments)))
+
+
+def _check_large(words: str, seconds: float, call: Call) -> None:
+    with on_threads(_THREADS):
+        try:
+            arguments, end = call.arguments, time.perf_counter() + seconds
+            first = _values(call, arguments)
+        except Exception:
+            return
+        for number in range(_LARGE_RUNS):
+            why = f" between run 1 and run {number + 2} on {_THREADS} threads"
+            expect_equal(_values(call, arguments), first, what=f"{words}: a result", why=why)
+            if time.perf_counter() > end:
+                break
 
 
 def _check_runs(call: Call) -> None:
@@ -38,7 +107,7 @@ def _check_runs(call: Call) -> None:
     for run in range(_RUNS):
         expect_equal(call.run(), first, what="a result or gradient", why=f" between run 1 and run {run + 2}")
     for count in counts:
-        with _on_threads(count):
+        with on_threads(count):
             found = call.run()
         try:
             expect_equal(found, first, what="a result or gradient", why=f" between {threads} threads and {count}")
@@ -49,21 +118,11 @@ def _check_runs(call: Call) -> None:
                 raise
 
 
-@contextmanager
-def _on_threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(count)
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _kernels_depend_on_threads(call: Call, threads: int, count: int) -> bool:
     """Whether an author's kernels give other bits on another number of threads, with the same for PyTorch's own."""
     results = []
     for each in (threads, count):
-        with _on_threads(each), _PyTorchOnThreads(threads):
+        with on_threads(each), _PyTorchOnThreads(threads):
             results.append(call.run())
     try:
         expect_equal(results[1], results[0])
@@ -84,7 +143,7 @@ class _PyTorchOnThreads(TorchDispatchMode):
     ) -> Any:
         named = named or {}
         if operation.namespace in ("aten", "prim", "prims"):
-            with _on_threads(self._threads):
+            with on_threads(self._threads):
                 return operation(*arguments, **named)
         # The kernel itself, so that the scope sees what it calls and not once more the call of it.
         with self:
@@ -98,7 +157,7 @@ def _products_depend_on_threads(dtype: torch.dtype) -> bool:
     left, right = (torch.randn(size, generator=generator).to(dtype) for size in ((70, 250), (250, 750)))
     products = []
     for count in (1, 2, 3):
-        with _on_threads(count):
+        with on_threads(count):
             # Few columns are split differently from many, few rows from many.
             products.append([left[:rows] @ right[:, :columns] for rows in (13, 70) for columns in (19, 51, 750)])
     return not all(

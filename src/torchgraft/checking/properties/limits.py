@@ -3,8 +3,9 @@
 Proves: in small samples of each kind each size grows by one and two, and to 9, 65, 1,030, 4,099 and 70,001: beyond a
 vector, a warp, a block of 1,024 threads, a tile of 4,096 and the 65,535 blocks of a grid, and by one element or a few,
 so that the last vector is not full. Equal sizes grow together if the reference takes that, or else one or two of them.
-Results and gradients are those of the reference, or the operator refuses the call. What takes the reference or the
-kernel long is left out.
+Of 1,030 and of 70,001, whole numbers and flags are also all equal, which counters of 8 or 16 bits do not hold, and so
+are real numbers if a result is of whole numbers; the result is compared. Results and gradients are those of the
+reference, or the operator refuses the call. What takes the reference or the kernel long is left out.
 
 Cannot prove: anything about two large sizes at once, or about calls that would take seconds here.
 """
@@ -13,15 +14,22 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import combinations
 
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
-from torchgraft.checking.helpers.derived_calls import Derived, ask, is_taken_on_cpu, kinds_of, resizable, resized
+from torchgraft.checking.helpers.derived_calls import (
+    Derived,
+    all_equal,
+    ask,
+    growing_together,
+    is_small,
+    is_taken_on_cpu,
+    kinds_of,
+    resizable,
+    resized,
+)
 from torchgraft.checking.helpers.other_sizes import SizePlace
 from torchgraft.checking.properties.bad_input import memory_bounded
 from torchgraft.checking.properties.gradient import check_gradient
@@ -30,8 +38,13 @@ from torchgraft.checking.property import Property
 
 _SAMPLES = 4
 _SIZES = (9, 65, 1_030, 4_099, 70_001)
-# The most elements of all arguments of a call, and of all results; and the most products that are added up in it.
-_ELEMENTS, _PRODUCTS = 1 << 21, 1 << 26
+# The sizes of which counters of 8 and of 16 bits are too small.
+_COUNTED = (1_030, 70_001)
+# The most elements of all arguments of a call, and of all results; and the most products that are added up in it, as
+# far as nothing else tells its time. A result that many elements go into need not add up as many by itself.
+_ELEMENTS, _PRODUCTS, _PRODUCTS_IF_QUICK = 1 << 21, 1 << 26, 1 << 36
+# So many sizes that were measured tell how the time grows.
+_MEASURED = 3
 # The seconds that one call may take, as the calls before it let expect; and all calls together. They are those of this
 # process alone, so that a busy machine asks no less.
 _CALL_SECONDS, _QUICK_SECONDS, _SECONDS = 0.5, 1.5, 10.0
@@ -55,13 +68,17 @@ class _Growing:
         if (
             size <= self.size
             or size in self.seconds
-            or not _is_small(grown.call)
+            or not is_small(grown.call, _ELEMENTS, self._most_products)
             or self._expected_seconds(size) > _CALL_SECONDS
         ):
             return None
         # What the definition computes on the way may be far larger than its results.
         with memory_bounded(torch.device("cpu")):
             return grown if is_taken_on_cpu(grown.call) else None
+
+    @property
+    def _most_products(self) -> int:
+        return _PRODUCTS if len(self.seconds) < _MEASURED else _PRODUCTS_IF_QUICK
 
     def _expected_seconds(self, size: int) -> float:
         """The time of the last call, times what it and the one before let expect.
@@ -84,7 +101,7 @@ def check(case: Case) -> None:
 
 def _grown(case: Case, calls: list[Call]) -> Iterator[Derived]:
     end = time.process_time() + (_QUICK_SECONDS if case.quick else _SECONDS)
-    growing = [each for call in calls for each in _together(call)]
+    growing = [_Growing(call, places) for call in calls for places in growing_together(call)]
     # The first call of a kind compiles and loads what it needs, so the second is the first that is measured.
     for step in (1, 2, *_SIZES):
         for each in growing:
@@ -94,31 +111,8 @@ def _grown(case: Case, calls: list[Call]) -> Iterator[Derived]:
                 yield grown
                 if step > 1:
                     each.seconds[size] = time.process_time() - began
-
-
-def _together(call: Call) -> Iterator[_Growing]:
-    """The places that grow together: all of one size, or else those one by one and two by two that the call takes."""
-    sizes = resizable(call, 1)
-    for size in sorted(set(sizes.values())):
-        group = [place for place in sizes if sizes[place] == size]
-        if is_taken_on_cpu(resized(call, dict.fromkeys(group, size + 1)).call):
-            yield _Growing(call, tuple(group))
-            continue
-        for few in (*combinations(group, 1), *combinations(group, 2)):
-            if len(few) < len(group) and is_taken_on_cpu(resized(call, dict.fromkeys(few, size + 1)).call):
-                yield _Growing(call, few)
-
-
-def _is_small(call: Call) -> bool:
-    try:
-        arguments = call.make("meta")
-        results = call.declaration.output(*arguments) if call.declaration.lists else ()
-        elements = sum(each.numel() for each in tree_leaves(results) if isinstance(each, Tensor))
-        products = elements * call.samples.summed(*arguments)
-    except Exception:
-        # Sizes that depend on data are not known before.
-        elements = products = 0 if call.declaration.sizes_from_data else _PRODUCTS + 1
-    return max(elements, call.sample.elements) <= _ELEMENTS and products <= _PRODUCTS
+                if size in _COUNTED and (counted := all_equal(each.call, grown)) is not None:
+                    ask(case, [counted], (check_value,), "")
 
 
 # A sum that is kept in a dtype of two bytes shows in long rows.

@@ -1,17 +1,22 @@
 """The value is as good as the reference's for huge, tiny, equal, zero and masked values.
 
 Proves: on a few samples each tensor argument alone, and all together, hold values times 30, 100, 3000, 1e20, 1e-4 and
-1e-30, values with a mean of 1e4, rounded values, zeros of both signs, a row, a column and a slice of zeros, subnormal
-numbers, and -inf as masks have it; integers are negated, at the limits of small dtypes, and all equal. Wherever the
-reference in the same dtype is finite and right, the result is finite; its error is at most ten times the reference's
-own, or ten times what one rounding of the arguments changes, beside two roundings of the result. Integers are exact.
-The limits of a sample (`low`, `high`, `values`, `ordered`, `distinct`) hold, and an operator may refuse values.
+1e-30, values with a mean of 1e4 and of -1e4, rounded values, zeros of both signs, a row, a column and a slice of zeros,
+subnormal numbers, and -inf as masks have it; integers are negated, at the limits of small dtypes, and all equal. In
+rows of 263 elements, and along the dimension before them, whole blocks are zero, equal, times 3000 or -inf, and flags
+are all the same: all but the last element, all but the first, and all between these two. Wherever the reference in the
+same dtype is finite and right, the result is finite; its error is at most ten times the reference's own, or ten times
+what one rounding of the arguments changes, beside two roundings of the result. Integers are exact. The limits of a
+sample (`low`, `high`, `values`, `ordered`, `distinct`) hold, and an operator may refuse values.
 
 Cannot prove: anything where the reference itself overflows or loses its digits. Values times 1e20 and 1e-30 say nothing
 about results that many elements go into: there PyTorch may compute in float64 what a right kernel need not.
 """
 
 import math
+import time
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,31 +25,108 @@ from torch import Tensor
 
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.derived_calls import (
+    Derived,
+    growing_together,
+    is_small,
+    is_taken_on_cpu,
+    kinds_of,
+    resized,
+)
+from torchgraft.checking.helpers.other_sizes import SizePlace
 from torchgraft.checking.helpers.regime_words import explained
 from torchgraft.checking.helpers.regimes import (
     HUGE,
     TINY,
     Regime,
+    Unit,
     changed,
     each_telling,
     integer_regimes,
     is_usable,
     mixes,
     number_regimes,
+    part_regimes,
     units,
 )
+from torchgraft.checking.helpers.settings import on_threads
 from torchgraft.checking.property import Property
-from torchgraft.checking.tensors.arguments import each_tensor
+from torchgraft.checking.tensors.arguments import each_tensor, tensors_of
+from torchgraft.checking.tensors.compare import Mismatch
 from torchgraft.checking.tensors.dtypes import in_float64, is_number
 from torchgraft.checking.tensors.own_error import OwnError, Worse, nearby_arguments
+from torchgraft.sampling import Drawn
 
 # The number of samples.
 _QUICK, _FULL = 3, 12
+# The width of rows of which a part is special: two blocks of 128 and a part of one. And of how many samples a quick run
+# makes them.
+_WIDE, _QUICK_WIDE = 263, 2
+# The most elements of all arguments of such a call, and of all results; and the most products that are added up in it.
+_ELEMENTS, _PRODUCTS = 1 << 15, 1 << 20
+# The seconds of this thread after which nothing more is asked of them.
+_QUICK_SECONDS, _SECONDS = 0.15, 2.0
 
 
 def check(case: Case) -> None:
     """See the module."""
     each_telling(case, partial(_check_call, case), quick=_QUICK, full=_FULL)
+    # Threads would take longer to begin than such a call takes.
+    with on_threads(1):
+        _check_wide(case)
+
+
+def _check_wide(case: Case) -> None:
+    """Asks about rows that are wide, and of which a part is special."""
+    samples = [
+        sample
+        for sample in case.samples.table
+        if not (sample.is_empty or sample.tf32) and case.only in (None, sample.name)
+    ]
+    asked = (
+        (wide, unit, regime)
+        for sample in kinds_of(samples, _QUICK_WIDE if case.quick else _FULL)
+        for wide in _widened(case.call(sample))
+        for unit, regime in _parts(wide.call)
+    )
+    end = time.thread_time() + (_QUICK_SECONDS if case.quick else _SECONDS)
+    for wide, unit, regime in asked:
+        case.each(partial(_ask_part, wide, unit, regime), [wide.call.sample])
+        if time.thread_time() > end:
+            return
+
+
+def _widened(call: Call) -> Iterator[Derived]:
+    """Yields a call for each size that rows have: there they are made wide enough for several blocks of a kernel."""
+    for places in growing_together(call):
+        if any(_is_last(call, place) for place in places):
+            wide = resized(call, dict.fromkeys(places, _WIDE))
+            if is_small(wide.call, _ELEMENTS, _PRODUCTS) and is_taken_on_cpu(wide.call):
+                yield wide
+
+
+def _is_last(call: Call, place: SizePlace) -> bool:
+    value = call.sample.arguments[place.argument]
+    one = value if place.element is None else value[place.element]
+    return isinstance(one, Drawn) and place.dim == len(one.shape) - 1
+
+
+def _parts(call: Call) -> Iterator[tuple[Unit, Regime]]:
+    has_masks = call.samples.non_finite(call.sample)
+    for unit in units(call, lambda tensor: True):
+        if len(tensors_of([call.arguments[place] for place in unit.places])) == 1:
+            for regime in part_regimes(call, unit, has_masks=has_masks):
+                yield unit, regime
+
+
+def _ask_part(wide: Derived, unit: Unit, regime: Regime, call: Call) -> None:
+    samples = call.samples
+    call = replace(call, samples=replace(samples, summed=lambda *given: max(samples.summed(*given), wide.terms)))
+    try:
+        _ask(call, unit, regime)
+    except Mismatch as error:
+        error.args = (f"{wide.words}: {error}",)
+        raise
 
 
 def _check_call(case: Case, call: Call) -> None:
@@ -56,13 +138,17 @@ def _check_call(case: Case, call: Call) -> None:
     ]
     asked += [(unit, regime) for unit in units(call, _is_whole) for regime in integer_regimes(call, unit)]
     for unit, regime in asked:
-        arguments = changed(call, unit, regime.change)
-        if arguments is None or not is_usable(call.reference, arguments):
-            continue
-        worse = _worst(call, regime, arguments)
-        if worse is None or (regime.factor in (HUGE, TINY) and mixes(call.reference, call.arguments, unit)):
-            continue
-        raise explained(call, unit, regime, arguments, worse, partial(_worst, call, regime))
+        _ask(call, unit, regime)
+
+
+def _ask(call: Call, unit: Unit, regime: Regime) -> None:
+    arguments = changed(call, unit, regime.change)
+    if arguments is None or not is_usable(call.reference, arguments):
+        return
+    worse = _worst(call, regime, arguments)
+    if worse is None or (regime.factor in (HUGE, TINY) and mixes(call.reference, call.arguments, unit)):
+        return
+    raise explained(call, unit, regime, arguments, worse, partial(_worst, call, regime))
 
 
 def _is_whole(tensor: Tensor) -> bool:

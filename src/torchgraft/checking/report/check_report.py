@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,13 +17,10 @@ _FEW = 3
 FORMAT = 1
 # Properties that compare an operator with itself, and change one thing in between: what they say is the cause. The
 # others compare with the reference, which tells that something is wrong and not why.
-_NAME_A_CAUSE = (
+_COMPARE_WITH_ITSELF = (
     "state",
     "surroundings",
     "read_only",
-    "numbers",
-    "value_regimes",
-    "gradient_regimes",
     "mutation",
     "memory_bounds",
     "inputs_and_outputs",
@@ -31,6 +28,9 @@ _NAME_A_CAUSE = (
     "determinism",
     "memory",
 )
+# And those that name what they changed, where ordinary calls are right.
+_NAME_A_CAUSE = (*_COMPARE_WITH_ITSELF, "numbers", "value_regimes", "gradient_regimes")
+_OF_ORDINARY_CALLS = ("smoke", "value")
 
 
 @dataclass(frozen=True)
@@ -143,25 +143,40 @@ def group_alike(failures: Iterable[Result]) -> list[list[Result]]:
     Those with the same cause are a group. So are those of several properties that say the same of no input, as where a
     kernel is missing, or end in the same error at the same place. Any other is in a group with those of the same
     property in other dtypes. The first of a group describes it: one that names the cause, or else the first that was
-    asked.
+    asked. So does the first group of an operator for the others.
     """
+    failures = list(failures)
     groups: dict[tuple[str, ...], list[Result]] = {}
     for result in failures:
-        keys = [(result.operator, result.device, result.kernel, what) for what in _causes_of(result)]
+        keys = [(*_subject(result), what) for what in _causes_of(result)]
         group = next((groups[key] for key in keys if key in groups), [])
         group.append(result)
         for key in keys:
             groups.setdefault(key, group)
-    return [sorted(group, key=_rank) for group in {id(group): group for group in groups.values()}.values()]
+    found = [sorted(group, key=_rank) for group in {id(group): group for group in groups.values()}.values()]
+    always_wrong = {_subject(result) for result in failures if result.property in _OF_ORDINARY_CALLS}
+    order = list(dict.fromkeys(map(_subject, failures)))
+
+    def place(group: list[Result]) -> tuple[int, bool, bool]:
+        subject = _subject(group[0])
+        return order.index(subject), *_rank(
+            group[0], _COMPARE_WITH_ITSELF if subject in always_wrong else _NAME_A_CAUSE
+        )
+
+    return sorted(found, key=place)
 
 
-def _rank(result: Result) -> tuple[bool, bool]:
-    """Orders failures of one cause: those that name it come first, and then those of properties that name causes."""
+def _subject(result: Result) -> tuple[str, str, str]:
+    return result.operator, result.device, result.kernel
+
+
+def _rank(result: Result, naming: Sequence[str] = _NAME_A_CAUSE) -> tuple[bool, bool]:
+    """Orders failures: those that name their cause come first, and then those of properties that name causes."""
     failure = result.failure
     assert failure is not None
     # An error, and what is true of no sample, is no answer of the property.
     is_answer = bool(failure.sample) and not failure.traceback
-    return not failure.kind, not (is_answer and result.property in _NAME_A_CAUSE)
+    return not failure.kind, not (is_answer and result.property in naming)
 
 
 def _causes_of(result: Result) -> list[str]:

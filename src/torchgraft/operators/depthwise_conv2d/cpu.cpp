@@ -1,65 +1,29 @@
-// depthwise_conv2d and its two gradients on CPU: registration of the host functions of host.h. The kernels
-// are in cpu/forward.cpp, cpu/input_grad.cpp and cpu/weight_grad.cpp.
+// depthwise_conv2d, depthwise_conv1d and the two gradients of each on CPU: registration of the host functions
+// of host.h and sequences.h. The kernels are in cpu/forward.cpp, cpu/input_grad.cpp and cpu/weight_grad.cpp.
 
 #include <torchgraft/registration.h>
 
-#include <utility>
-
-#include "cpu/kernels.h"
+#include "cpu/device.h"
 #include "host.h"
 #include "recorded.h"
 #include "rival.h"
+#include "sequences.h"
 
 namespace torchgraft::depthwise {
-namespace {
-
-class Cpu {
- public:
-  explicit Cpu(const Tensor&) {}
-
-  // Kernels take either layout.
-  template <typename T>
-  Layout layout(const Geometry&, Layout asked) const {
-    return asked;
-  }
-  template <typename T>
-  std::pair<Layout, int64_t> arrange_weight_grad(const Geometry& geometry, Layout asked) const {
-    return {asked, geometry.channels};
-  }
-  Tensor to_layout(const Tensor& tensor, Layout layout) const {
-    return torchgraft::to_layout(tensor, layout);
-  }
-  Tensor with_channels(const Tensor& tensor, int64_t) const { return tensor; }
-
-  template <typename T>
-  Tensor readable(const Tensor& weight, const char* name) const {
-    return rounded_to<T>(weight, name);
-  }
-
-  template <typename T>
-  void forward(const T* input, const Tensor& weight, const std::optional<Tensor>& bias, T* output,
-               const Geometry& geometry, Layout layout) const {
-    cpu::forward(input, data_of<T>(weight), bias ? data_of<T>(*bias) : nullptr, output, geometry, layout);
-  }
-  template <typename T>
-  void input_grad(const T* output_grad, const Tensor& weight, T* input_grad, const Geometry& geometry,
-                  Layout layout) const {
-    cpu::input_grad(output_grad, data_of<T>(weight), input_grad, geometry, layout);
-  }
-  template <typename T, typename R>
-  void weight_grad(const T* output_grad, const T* input, R* weight_grad, const Geometry& geometry,
-                   Layout layout, const Tensor&) const {
-    cpu::weight_grad(output_grad, input, weight_grad, geometry, layout);
-  }
-};
-
-}  // namespace
 
 TORCHGRAFT_KERNEL_BESIDE(torchgraft, CPU, depthwise_conv2d, forward_on<Cpu>, &forward_by_pytorch)
 TORCHGRAFT_KERNEL_BESIDE(torchgraft, CPU, depthwise_conv2d_input_grad, input_grad_on<Cpu>,
                          &input_grad_by_pytorch)
 TORCHGRAFT_KERNEL_BESIDE(torchgraft, CPU, depthwise_conv2d_weight_grad, weight_grad_on<Cpu>,
                          &weight_grad_by_pytorch)
+
+TORCHGRAFT_KERNEL_BESIDE(torchgraft, CPU, depthwise_conv1d, sequences_forward_on<Cpu>,
+                         &sequences_forward_by_pytorch)
+TORCHGRAFT_KERNEL_BESIDE(torchgraft, CPU, depthwise_conv1d_input_grad, sequences_input_grad_on<Cpu>,
+                         &sequences_input_grad_by_pytorch)
+TORCHGRAFT_KERNEL_BESIDE(torchgraft, CPU, depthwise_conv1d_weight_grad, sequences_weight_grad_on<Cpu>,
+                         &sequences_weight_grad_by_pytorch)
+
 TORCHGRAFT_RECORDED(CPU, Cpu)
 
 }  // namespace torchgraft::depthwise

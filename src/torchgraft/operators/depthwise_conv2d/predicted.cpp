@@ -1,5 +1,6 @@
-// The choice of depthwise_conv2d and of its gradients. What is done to arguments before the choice is done as
-// the host functions do it (operators/depthwise_conv2d/host.h and cuda/problem.cuh).
+// The choice of depthwise_conv2d and of its gradients, and that of depthwise_conv1d for images of one row.
+// What is done to arguments before the choice is done as the host functions do it
+// (operators/depthwise_conv2d/host.h and cuda/problem.cuh).
 
 #include <torchgraft/detail/predicted.h>
 #include "cuda/policy.h"
@@ -86,9 +87,62 @@ Names weight_grad(const Arguments& arguments, const Gpu& gpu) {
   return {depthwise::cuda::choose_weight_grad(found).name};
 }
 
+// Of depthwise_conv1d: its arguments as those of images of one row.
+Argument number(int64_t value) {
+  Argument argument;
+  argument.is_given = true;
+  argument.number = value;
+  return argument;
+}
+
+// A tensor of sequences, or of their kernels, as images of one row.
+Argument images(Argument sequences) {
+  sequences.sizes.insert(sequences.sizes.begin() + 2, 1);
+  return sequences;
+}
+
+// The arguments of images, from the eight numbers of a window on: stride, padding in front and behind, and
+// dilation, each of height and width.
+void append_window(Arguments& arguments, const Argument* numbers) {
+  constexpr int64_t kOfOneRow[] = {1, 0, 0, 1};
+  for (int i = 0; i < 4; ++i) {
+    arguments.push_back(number(kOfOneRow[i]));
+    arguments.push_back(numbers[i]);
+  }
+}
+
+// input, weight, bias, window
+Names forward_of_sequences(const Arguments& arguments, const Gpu& gpu) {
+  // A sequence is convolved as it lies, and the layout of a weight has no say.
+  Arguments given = {images(arguments[0]), images(arguments[1]), arguments[2]};
+  given[1].is_channels_last = false;
+  append_window(given, &arguments[3]);
+  return forward(given, gpu);
+}
+
+// output_grad, weight, channels, length, channels_last, window
+Names input_grad_of_sequences(const Arguments& arguments, const Gpu& gpu) {
+  Arguments given = {images(arguments[0]), images(arguments[1]),
+                     arguments[2],         number(1),
+                     arguments[3],         number(arguments[0].is_channels_last ? 1 : 0)};
+  append_window(given, &arguments[5]);
+  return input_grad(given, gpu);
+}
+
+// output_grad, input, kernel_size, window, dtype, channels_last
+Names weight_grad_of_sequences(const Arguments& arguments, const Gpu& gpu) {
+  Arguments given = {images(arguments[0]), images(arguments[1]), number(1), arguments[2]};
+  append_window(given, &arguments[3]);
+  given.insert(given.end(), arguments.begin() + 7, arguments.end());
+  return weight_grad(given, gpu);
+}
+
 const Registered kForward("depthwise_conv2d", forward);
 const Registered kInputGrad("depthwise_conv2d_input_grad", input_grad);
 const Registered kWeightGrad("depthwise_conv2d_weight_grad", weight_grad);
+const Registered kSequencesForward("depthwise_conv1d", forward_of_sequences);
+const Registered kSequencesInputGrad("depthwise_conv1d_input_grad", input_grad_of_sequences);
+const Registered kSequencesWeightGrad("depthwise_conv1d_weight_grad", weight_grad_of_sequences);
 
 }  // namespace
 }  // namespace torchgraft::predicted

@@ -20,4 +20,17 @@ template <typename T, typename R>
 void weight_grad(const T* output_grad, const T* input, R* weight_grad, const Geometry& geometry,
                  Layout layout);
 
+// Matrices of rows whose elements lie side by side: the first elements of two of them are `step` apart, and
+// those of two rows `row_step`.
+struct Matrices {
+  int64_t count;
+  int64_t step;
+  int64_t rows;
+  int64_t row_step;
+  int64_t columns;
+};
+
+// The transpose of each, one behind the other. Elements have 2, 4 or 8 bytes.
+void transpose_each(const void* from, void* to, int64_t element_bytes, const Matrices& matrices);
+
 }  // namespace torchgraft::depthwise::cpu
