@@ -247,7 +247,9 @@ class TestMistakes:
     )
     def test_of_offsets(self, wrong):
         for dtype in (torch.int32, torch.int64):
-            with pytest.raises(ValueError, match=r"causal_conv1d_packed: cu_seqlens (must begin with 0|has no sequence)"):
+            with pytest.raises(
+                ValueError, match=r"causal_conv1d_packed: cu_seqlens (must begin with 0|has no sequence)"
+            ):
                 causal_conv1d(self.input[:1], self.weight, cu_seqlens=torch.tensor(wrong, dtype=dtype))
 
     def test_of_offsets_through_torch_ops(self):

@@ -125,9 +125,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_cpu(Tensor output_grad,
                                                         std::optional<Tensor> final_state_grad, Tensor input,
                                                         Tensor weight, std::optional<Tensor> bias,
                                                         std::optional<Tensor> initial_state,
-                                                        Sequences sequences, bool silu) {
+                                                        Sequences sequences, bool silu,
+                                                        std::optional<ScalarType> dtype) {
   return backward(
-      output_grad, final_state_grad, input, weight, bias, initial_state, sequences, silu,
+      output_grad, final_state_grad, input, weight, bias, initial_state, sequences, silu, dtype,
       []<typename T>(const Backward<T>& call, const Tensor& weight_grad, const Tensor& bias_grad) {
         const Work work = work_of(call.sizes, call.packing);
         const int64_t groups = static_cast<int64_t>(work.groups.size()) - 1;
@@ -157,17 +158,18 @@ std::tuple<Tensor, Tensor> causal_conv1d_packed_cpu(Tensor input, Tensor weight,
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> causal_conv1d_backward_cpu(
     Tensor output_grad, std::optional<Tensor> final_state_grad, Tensor input, Tensor weight,
-    std::optional<Tensor> bias, std::optional<Tensor> initial_state, std::optional<Tensor> seq_idx,
-    bool silu) {
+    std::optional<Tensor> bias, std::optional<Tensor> initial_state, std::optional<Tensor> seq_idx, bool silu,
+    std::optional<ScalarType> dtype) {
   return backward_cpu(output_grad, final_state_grad, input, weight, bias, initial_state,
-                      {seq_idx, std::nullopt}, silu);
+                      {seq_idx, std::nullopt}, silu, dtype);
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> causal_conv1d_packed_backward_cpu(
     Tensor output_grad, std::optional<Tensor> final_state_grad, Tensor input, Tensor weight,
-    std::optional<Tensor> bias, std::optional<Tensor> initial_state, Tensor cu_seqlens, bool silu) {
+    std::optional<Tensor> bias, std::optional<Tensor> initial_state, Tensor cu_seqlens, bool silu,
+    std::optional<ScalarType> dtype) {
   return backward_cpu(output_grad, final_state_grad, input, weight, bias, initial_state,
-                      {std::nullopt, cu_seqlens}, silu);
+                      {std::nullopt, cu_seqlens}, silu, dtype);
 }
 
 // Refuses rows that are not there, a row that two items would write to, and lengths that are negative.

@@ -17,7 +17,7 @@ constexpr int kColumns = 32;
 constexpr int kTurns = 16;
 
 // A thread adds up every sixteenth part of one element of a gradient, and the first of these their sums. The
-// gradients have the dtype of the weight, W.
+// gradients may have another dtype than the tensors, W.
 template <typename A, typename W>
 __global__ void __launch_bounds__(kColumns* kTurns)
     sum_partials(const A* __restrict__ partials, int64_t parts, int64_t columns, int width,
@@ -70,10 +70,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_cuda(Tensor output_grad,
                                                          std::optional<Tensor> final_state_grad, Tensor input,
                                                          Tensor weight, std::optional<Tensor> bias,
                                                          std::optional<Tensor> initial_state,
-                                                         Sequences sequences, bool silu) {
+                                                         Sequences sequences, bool silu,
+                                                         std::optional<ScalarType> dtype) {
   const Launch scope(input);
   return backward(
-      output_grad, final_state_grad, input, weight, bias, initial_state, sequences, silu,
+      output_grad, final_state_grad, input, weight, bias, initial_state, sequences, silu, dtype,
       [&]<typename T>(const Backward<T>& call, const Tensor& weight_grad, const Tensor& bias_grad) {
         using A = accumulate_t<T>;
         const Partials partials = sums_of(call, input, scope.stream());
@@ -103,17 +104,18 @@ std::tuple<Tensor, Tensor> causal_conv1d_packed_cuda(Tensor input, Tensor weight
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> causal_conv1d_backward_cuda(
     Tensor output_grad, std::optional<Tensor> final_state_grad, Tensor input, Tensor weight,
-    std::optional<Tensor> bias, std::optional<Tensor> initial_state, std::optional<Tensor> seq_idx,
-    bool silu) {
+    std::optional<Tensor> bias, std::optional<Tensor> initial_state, std::optional<Tensor> seq_idx, bool silu,
+    std::optional<ScalarType> dtype) {
   return backward_cuda(output_grad, final_state_grad, input, weight, bias, initial_state,
-                       {seq_idx, std::nullopt}, silu);
+                       {seq_idx, std::nullopt}, silu, dtype);
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> causal_conv1d_packed_backward_cuda(
     Tensor output_grad, std::optional<Tensor> final_state_grad, Tensor input, Tensor weight,
-    std::optional<Tensor> bias, std::optional<Tensor> initial_state, Tensor cu_seqlens, bool silu) {
+    std::optional<Tensor> bias, std::optional<Tensor> initial_state, Tensor cu_seqlens, bool silu,
+    std::optional<ScalarType> dtype) {
   return backward_cuda(output_grad, final_state_grad, input, weight, bias, initial_state,
-                       {std::nullopt, cu_seqlens}, silu);
+                       {std::nullopt, cu_seqlens}, silu, dtype);
 }
 
 Tensor causal_conv1d_update_cuda(Tensor input, Tensor state, Tensor weight, std::optional<Tensor> bias,

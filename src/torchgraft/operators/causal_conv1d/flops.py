@@ -13,7 +13,7 @@ def forward(input: Shape, weight: Shape, *others: Shape | bool | None) -> int:
 
 def backward(output_grad: Shape, final_state_grad: Shape | None, input: Shape, weight: Shape, *others: object) -> int:
     """As many for the input and for the weight; with SiLU the sums are computed again."""
-    silu = others[-1]
+    silu = others[3]
     return (3 if silu else 2) * forward(input, weight)
 
 

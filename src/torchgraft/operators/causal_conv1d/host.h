@@ -191,14 +191,24 @@ std::tuple<Tensor, Tensor> forward(Tensor input, Tensor weight, std::optional<Te
   return {output, final_state};
 }
 
-// Gradients of the operator, those of weight and bias in the dtype of the weight;
+// An uninitialised tensor of a dtype, or else of that of `like`.
+inline Tensor empty_in(const std::optional<ScalarType>& dtype, int64_t dim, const int64_t* sizes,
+                       const int64_t* strides, const Tensor& like) {
+  if (!dtype) return empty_strided(sizes, strides, dim, like);
+  dispatch_floating(*dtype, "causal_conv1d_backward, its dtype,", [](auto) {});
+  return make_empty(dim, sizes, strides, static_cast<int32_t>(*dtype), internal::device_type_of(like),
+                    like.get_device_index());
+}
+
+// Gradients of the operator, those of weight and bias in `dtype`, or else in that of the input;
 // `run(Backward<T>, weight_grad, bias_grad)` computes them, of an empty batch too.
 template <typename Run>
 std::tuple<Tensor, Tensor, Tensor, Tensor> backward(Tensor output_grad,
                                                     std::optional<Tensor> final_state_grad, Tensor input,
                                                     Tensor weight, std::optional<Tensor> bias,
                                                     std::optional<Tensor> initial_state, Sequences sequences,
-                                                    bool silu, const Run& run) {
+                                                    bool silu, std::optional<ScalarType> dtype,
+                                                    const Run& run) {
   const Sizes sizes = check_arguments(input, weight, bias, initial_state, sequences);
   check_dim(output_grad, 3, "output_grad");
   check_same_kind(input, "input", output_grad, "output_grad");
@@ -210,8 +220,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(Tensor output_grad,
   const int64_t channels = sizes.channels, past = sizes.width - 1, one = 1;
   Tensor input_grad = empty_of(sizes.batch, channels, sizes.length, sizes.channels_last, input);
   const std::array<int64_t, 2> weight_sizes = {channels, sizes.width}, weight_strides = {sizes.width, 1};
-  Tensor weight_grad = empty_strided(weight_sizes.data(), weight_strides.data(), 2, weight);
-  Tensor bias_grad = empty_strided(&channels, &one, 1, weight);
+  Tensor weight_grad = empty_in(dtype, 2, weight_sizes.data(), weight_strides.data(), input);
+  Tensor bias_grad = empty_in(dtype, 1, &channels, &one, input);
   Tensor state_grad =
       empty_of(sizes.states, channels, past,
                initial_state ? has_channels_last(*initial_state) : sizes.channels_last, input);

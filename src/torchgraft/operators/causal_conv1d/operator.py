@@ -218,10 +218,13 @@ def _packed_output(
     return _like(input), _like(input, cu_seqlens.shape[0] - 1, weight.shape[1] - 1)
 
 
-def _grads(input: Tensor, weight: Tensor, initial_state: Tensor | None, rows: int) -> tuple[Tensor, ...]:
+def _grads(
+    input: Tensor, weight: Tensor, initial_state: Tensor | None, rows: int, dtype: torch.dtype | None
+) -> tuple[Tensor, ...]:
     channels, width = weight.shape
     state = _like(input, rows, width - 1) if initial_state is None else _like(initial_state)
-    return _like(input), weight.new_empty(channels, width), weight.new_empty(channels), state
+    weight_grad = input.new_empty(channels, width, dtype=dtype)
+    return _like(input), weight_grad, input.new_empty(channels, dtype=dtype), state
 
 
 def _backward_output(
@@ -233,9 +236,10 @@ def _backward_output(
     initial_state: Tensor | None,
     seq_idx: Tensor | None,
     silu: bool,
+    dtype: torch.dtype | None,
 ) -> tuple[Tensor, ...]:
     _check_dims("causal_conv1d_backward", input, weight)
-    return _grads(input, weight, initial_state, input.shape[0])
+    return _grads(input, weight, initial_state, input.shape[0], dtype)
 
 
 def _packed_backward_output(
@@ -247,9 +251,10 @@ def _packed_backward_output(
     initial_state: Tensor | None,
     cu_seqlens: Tensor,
     silu: bool,
+    dtype: torch.dtype | None,
 ) -> tuple[Tensor, ...]:
     _check_dims("causal_conv1d_packed_backward", input, weight)
-    return _grads(input, weight, initial_state, cu_seqlens.shape[0] - 1)
+    return _grads(input, weight, initial_state, cu_seqlens.shape[0] - 1, dtype)
 
 
 def _update_output(
@@ -369,13 +374,21 @@ def _explain_packed(
     _explain_offsets("causal_conv1d_packed", input, weight, bias, initial_state, cu_seqlens)
 
 
+def _explain_dtype(name: str, dtype: torch.dtype | None) -> None:
+    if dtype is not None and dtype not in FLOATING:
+        names = ", ".join(str(each) for each in FLOATING)
+        raise TypeError(f"{name}: dtype must be one of {names}, got {dtype}")
+
+
 def _explain_backward(output_grad: Tensor, final_state_grad: Tensor | None, *rest: Any) -> None:
-    *tensors, _ = rest
+    *tensors, _, dtype = rest
+    _explain_dtype("causal_conv1d_backward", dtype)
     _explain_ids("causal_conv1d_backward", *tensors, output_grad, final_state_grad)
 
 
 def _explain_packed_backward(output_grad: Tensor, final_state_grad: Tensor | None, *rest: Any) -> None:
-    *tensors, _ = rest
+    *tensors, _, dtype = rest
+    _explain_dtype("causal_conv1d_packed_backward", dtype)
     _explain_offsets("causal_conv1d_packed_backward", *tensors, output_grad, final_state_grad)
 
 
@@ -433,11 +446,9 @@ def _make_gradient(by_offsets: bool) -> Callable[..., tuple[Tensor | None, ...]]
         output_grad, final_state_grad = output_grads
         if output_grad is None:
             output_grad = torch.zeros_like(input)
-        if bias is not None and bias.dtype != weight.dtype:
-            # Both gradients come out in the dtype of the weight, and a narrow one may not hold that of the bias.
-            dtype = torch.promote_types(weight.dtype, bias.dtype)
-            weight, bias = weight.to(input.dtype).to(dtype), bias.to(input.dtype).to(dtype)
-        arguments = output_grad, final_state_grad, input, weight, bias, initial_state, sequences, silu
+        # Both gradients come out in one dtype, which holds either; autograd rounds them to their own.
+        dtype = weight.dtype if bias is None else torch.promote_types(weight.dtype, bias.dtype)
+        arguments = output_grad, final_state_grad, input, weight, bias, initial_state, sequences, silu, dtype
         grads = (packed_backward if by_offsets else backward).call(*arguments)
         return *(grad if needed else None for grad, needed in zip(grads, needs_grad, strict=False)), None
 
@@ -520,7 +531,7 @@ convolution = Operator(
 
 backward: Operator = Operator(
     "torchgraft::causal_conv1d_backward(Tensor output_grad, Tensor? final_state_grad,"
-    f" {_CALL}, Tensor? seq_idx, bool silu) -> {_GRADS}",
+    f" {_CALL}, Tensor? seq_idx, bool silu, ScalarType? dtype=None) -> {_GRADS}",
     reference=reference.causal_conv1d_backward,
     output=_backward_output,
     gradient=_make_second_gradient(reference.causal_conv1d_backward),
@@ -548,7 +559,7 @@ packed = Operator(
 
 packed_backward: Operator = Operator(
     "torchgraft::causal_conv1d_packed_backward(Tensor output_grad, Tensor? final_state_grad,"
-    f" {_CALL}, Tensor cu_seqlens, bool silu) -> {_GRADS}",
+    f" {_CALL}, Tensor cu_seqlens, bool silu, ScalarType? dtype=None) -> {_GRADS}",
     reference=reference.causal_conv1d_packed_backward,
     output=_packed_backward_output,
     gradient=_make_second_gradient(reference.causal_conv1d_packed_backward),

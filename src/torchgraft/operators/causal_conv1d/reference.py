@@ -121,9 +121,8 @@ def _convolve(
     state: Tensor,
     seq_idx: Tensor | None,
     cu_seqlens: Tensor | None,
-    silu: bool,
 ) -> tuple[Tensor, Tensor]:
-    """The operator, all in one dtype, of a state that is there."""
+    """The sums before SiLU, and the final state, all in one dtype, of an initial state that is there."""
     length, width = input.shape[2], weight.shape[1]
     if seq_idx is None and cu_seqlens is None:
         extended = torch.cat([state, input], 2)
@@ -139,8 +138,7 @@ def _convolve(
     if is_padding is not None:
         # SiLU keeps the zeros.
         sums = torch.where(is_padding[:, None], 0, sums)
-    # torch.nn.functional.silu has no second derivative in forward mode.
-    return sums * torch.sigmoid(sums) if silu else sums, final_state
+    return sums, final_state
 
 
 def _arguments(
@@ -164,7 +162,9 @@ def _forward(
     silu: bool,
 ) -> tuple[Tensor, Tensor]:
     arguments = _arguments(input, weight, bias, initial_state, cu_seqlens)
-    output, final_state = _convolve(*arguments, seq_idx, cu_seqlens, silu)
+    sums, final_state = _convolve(*arguments, seq_idx, cu_seqlens)
+    # torch.nn.functional.silu has no second derivative in forward mode.
+    output = sums * torch.sigmoid(sums) if silu else sums
     return output.to(input.dtype), final_state.to(input.dtype, copy=True)
 
 
@@ -178,6 +178,7 @@ def _backward(
     seq_idx: Tensor | None,
     cu_seqlens: Tensor | None,
     silu: bool,
+    dtype: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of input, weight, bias and initial state; the last two also if there are none of these."""
     wide_input, wide_weight, wide_bias, state = _arguments(input, weight, bias, initial_state, cu_seqlens)
@@ -185,12 +186,16 @@ def _backward(
         wide_bias = wide_weight.new_zeros(wide_weight.shape[0])
 
     def function(input: Tensor, weight: Tensor, bias: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        return _convolve(input, weight, bias, state, seq_idx, cu_seqlens, silu)
+        return _convolve(input, weight, bias, state, seq_idx, cu_seqlens)
 
-    (_, final_state), vjp = torch.func.vjp(function, wide_input, wide_weight, wide_bias, state)[:2]
+    (sums, final_state), vjp = torch.func.vjp(function, wide_input, wide_weight, wide_bias, state)[:2]
     final_grad = torch.zeros_like(final_state) if final_state_grad is None else _wide(final_state_grad)
-    grads = vjp((_wide(output_grad), final_grad))
-    dtypes = input.dtype, weight.dtype, weight.dtype, input.dtype
+    sums_grad = _wide(output_grad)
+    if silu:
+        sigmoid = torch.sigmoid(sums)
+        sums_grad = sums_grad * (sigmoid * (1 + sums * (1 - sigmoid)))
+    grads = vjp((sums_grad, final_grad))
+    dtypes = input.dtype, dtype or input.dtype, dtype or input.dtype, input.dtype
     found = [grad.to(dtype, copy=True) for grad, dtype in zip(grads, dtypes, strict=True)]
     return found[0], found[1], found[2], found[3]
 
@@ -228,9 +233,10 @@ def causal_conv1d_backward(
     initial_state: Tensor | None,
     seq_idx: Tensor | None,
     silu: bool,
+    dtype: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of causal_conv1d."""
-    return _backward(output_grad, final_state_grad, input, weight, bias, initial_state, seq_idx, None, silu)
+    return _backward(output_grad, final_state_grad, input, weight, bias, initial_state, seq_idx, None, silu, dtype)
 
 
 def causal_conv1d_packed_backward(
@@ -242,9 +248,10 @@ def causal_conv1d_packed_backward(
     initial_state: Tensor | None,
     cu_seqlens: Tensor,
     silu: bool,
+    dtype: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of causal_conv1d_packed."""
-    return _backward(output_grad, final_state_grad, input, weight, bias, initial_state, None, cu_seqlens, silu)
+    return _backward(output_grad, final_state_grad, input, weight, bias, initial_state, None, cu_seqlens, silu, dtype)
 
 
 def causal_conv1d_update(

@@ -28,6 +28,7 @@ class _Case(NamedTuple):
         goes_on: whether something depends on the final state.
         sequences: how each item is packed; empty: it is not.
         ids: those of the elements, if they are others than those of `sequences`.
+        dtype: of the gradients of weight and bias, if it is another than that of the input.
     """
 
     name: str
@@ -42,6 +43,7 @@ class _Case(NamedTuple):
     goes_on: bool = False
     sequences: tuple[Packed, ...] = ()
     ids: tuple[int, ...] = ()
+    dtype: torch.dtype | None = None
 
     def _sequence(self) -> Drawn:
         return Drawn((self.batch, self.channels, self.length), self.channels_last)
@@ -72,7 +74,7 @@ class _Case(NamedTuple):
     def backward(self) -> Sample:
         """As a call of causal_conv1d_backward."""
         before, arguments = self._arguments(False)
-        return Sample(self.name, (*before, *arguments))
+        return Sample(self.name, (*before, *arguments, self.dtype))
 
     def packed_forward(self) -> Sample:
         """As a call of causal_conv1d_packed."""
@@ -81,7 +83,7 @@ class _Case(NamedTuple):
     def packed_backward(self) -> Sample:
         """As a call of causal_conv1d_packed_backward."""
         before, arguments = self._arguments(True)
-        return Sample(self.name, (*before, *arguments))
+        return Sample(self.name, (*before, *arguments, self.dtype))
 
 
 def _by_ids(name: str, *sequences: Packed, channels: int = 3, **others: Any) -> _Case:
@@ -107,6 +109,7 @@ _CASES = (
     _Case("a width of two, channels_last", 2, 8, 9, 2, past=True, silu=True, channels_last=True, goes_on=True),
     _Case("a width of three, channels_last", 2, 5, 17, 3, past=True, silu=True, channels_last=True),
     _Case("no bias", 2, 3, 16, bias=False, silu=True),
+    _Case("a weight of float32 beside other dtypes", 2, 3, 16, silu=True, dtype=torch.float32),
     _Case("a chunk", 2, 3, 8, silu=True, past=True, goes_on=True),
     _Case("an element more than two chunks", 3, 5, 17, silu=True, past=True, goes_on=True),
     _Case("two elements more than three chunks", 2, 2, 26, past=True, goes_on=True),
