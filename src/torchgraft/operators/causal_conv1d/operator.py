@@ -10,8 +10,8 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from torchgraft.arguments import flag
-from torchgraft.operator import FLOATING, Operator, gradient_by_reference
+from torchgraft.arguments import flag, record_call, stands_for_tensor
+from torchgraft.operator import FLOATING, Operator
 from torchgraft.operators.causal_conv1d import flops, reference
 from torchgraft.operators.shared import batch_as_channels, require, require_shape
 
@@ -108,6 +108,10 @@ def causal_conv1d(
         figure 3; meanings of the arguments are those of the package causal-conv1d.
     """
     name = "causal_conv1d"
+    if stands_for_tensor(cu_seqlens) or stands_for_tensor(return_final_state):
+        # Which operator is called, and what is returned, is known when the recorded graph runs.
+        rest = activation, initial_state, return_final_state, seq_idx, cu_seqlens
+        return record_call(_causal_conv1d, input, weight, bias, *rest)
     silu = is_silu(name, activation)
     if return_final_state is not False and return_final_state is not True:
         return_final_state = flag(name, "return_final_state", return_final_state)
@@ -118,6 +122,29 @@ def causal_conv1d(
             raise ValueError(f"{name}: seq_idx and cu_seqlens say the same in two ways: give one of them, got both")
         results = packed.call(input, weight, bias, initial_state, cu_seqlens, silu)
     return (results[0], results[1]) if return_final_state else results[0]
+
+
+def _causal_conv1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: Activation,
+    initial_state: Tensor | None,
+    return_final_state: bool,
+    seq_idx: Tensor | None,
+    cu_seqlens: Tensor | None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Calls causal_conv1d; arguments by position, as a recorded graph passes them."""
+    return causal_conv1d(
+        input,
+        weight,
+        bias,
+        activation=activation,
+        initial_state=initial_state,
+        return_final_state=return_final_state,
+        seq_idx=seq_idx,
+        cu_seqlens=cu_seqlens,
+    )
 
 
 def causal_conv1d_update(
@@ -455,29 +482,6 @@ def _make_gradient(by_offsets: bool) -> Callable[..., tuple[Tensor | None, ...]]
     return gradient
 
 
-def _laid_out(grad: Tensor, tensor: Tensor) -> Tensor:
-    """A gradient, in memory as the tensor that it belongs to."""
-    if tensor.dim() == 3 and _has_channels_last(tensor):
-        return grad.transpose(1, 2).contiguous().transpose(1, 2)
-    return grad.contiguous()
-
-
-def _make_second_gradient(function: Callable[..., Any]) -> Callable[..., tuple[Tensor | None, ...]]:
-    """The gradient formula of a gradient: second derivatives are rare, and need no kernel."""
-    # The last of the seven tensors are the sequences, which have no gradient.
-    by_reference = gradient_by_reference(function, 7)
-
-    def gradient(
-        needs_grad: Sequence[bool], output_grads: Sequence[Tensor | None], saved: Sequence[Tensor], *arguments: Any
-    ) -> tuple[Tensor | None, ...]:
-        grads = by_reference(needs_grad, output_grads, saved, *arguments)
-        return tuple(
-            None if grad is None else _laid_out(grad, tensor) for grad, tensor in zip(grads, arguments, strict=False)
-        )
-
-    return gradient
-
-
 def _make_vmap(into: Sequence[int], results: Sequence[int]) -> Callable[..., tuple[Any, Any]]:
     """A vmap rule: a batch is one call with more channels, unless each of its calls has sequences of its own."""
     as_channels = batch_as_channels(into, results)
@@ -534,7 +538,8 @@ backward: Operator = Operator(
     f" {_CALL}, Tensor? seq_idx, bool silu, ScalarType? dtype=None) -> {_GRADS}",
     reference=reference.causal_conv1d_backward,
     output=_backward_output,
-    gradient=_make_second_gradient(reference.causal_conv1d_backward),
+    # Second derivatives are rare, and need no kernel.
+    gradient="reference",
     dtypes=_dtypes(*_BACKWARD_NAMES, "seq_idx"),
     mixed=("weight", "bias"),
     vmap=_make_vmap((1, 1, 1, 0, 0, 1), (1, 0, 0, 1)),
@@ -562,7 +567,7 @@ packed_backward: Operator = Operator(
     f" {_CALL}, Tensor cu_seqlens, bool silu, ScalarType? dtype=None) -> {_GRADS}",
     reference=reference.causal_conv1d_packed_backward,
     output=_packed_backward_output,
-    gradient=_make_second_gradient(reference.causal_conv1d_packed_backward),
+    gradient="reference",
     dtypes=_dtypes(*_BACKWARD_NAMES, "cu_seqlens"),
     mixed=("weight", "bias"),
     vmap=_make_vmap((1, 1, 1, 0, 0, 1), (1, 0, 0, 1)),

@@ -52,7 +52,9 @@ def _by_offsets(cu_seqlens: Tensor, length: int) -> _Packing:
     offsets = cu_seqlens.long().clamp(0, length)
     sequences = offsets.shape[0] - 1
     times = torch.arange(length, device=offsets.device)
-    row = torch.searchsorted(offsets[1:].contiguous(), times, right=True).clamp(max=max(sequences - 1, 0))
+    # How many sequences end at or before an element; `torch.searchsorted` has no rule for DTensor.
+    ends = offsets.new_zeros(length + 1).scatter_add(0, offsets[1:], torch.ones_like(offsets[1:]))
+    row = ends.cumsum(0)[:length].clamp(max=max(sequences - 1, 0))
     begin = torch.minimum(offsets[row], times)
     rows = torch.arange(sequences, device=offsets.device)
     final_begin = torch.minimum(offsets[:-1], offsets[1:])

@@ -280,24 +280,38 @@ struct Tile {
   static TORCHGRAFT_INLINE void sum_inside(V& sum, const A* buffer, const A* weights, int64_t width,
                                            int64_t time, int64_t length) {
     sum = V{};
-    const int64_t first = std::max<int64_t>(0, -(time + kTimes - 1)), last = std::min(width, length - time);
-    for (int64_t tap = first; tap < last; ++tap) {
+    const auto add = [&](int64_t tap, V& product) __attribute__((always_inline)) {
       V grad;
       load(grad, buffer + tap * kStep);
       if constexpr (kChannelsLast) {
-        V weight;
-        load(weight, weights + tap * kStep);
-        sum += weight * grad;
+        load(product, weights + tap * kStep);
+        product *= grad;
       } else {
-        V lane;
-        TORCHGRAFT_UNROLL
-        for (int i = 0; i < kLanes; ++i) lane[i] = static_cast<A>(i);
-        // Lanes whose time is from 0 to before `length`; the limits are exact as they are small.
-        const A least = static_cast<A>(-(time + tap));
-        const A beyond = static_cast<A>(std::min<int64_t>(length - time - tap, kLanes));
-        const V product = weights[tap] * grad;
-        sum += (lane >= least) & (lane < beyond) ? product : V{};
+        product = weights[tap] * grad;
       }
+    };
+    // Some lanes of the first taps and of the last ones have a time outside.
+    const int64_t first = std::max<int64_t>(0, -(time + kTimes - 1)), last = std::min(width, length - time);
+    const int64_t inside = std::min(std::max<int64_t>(0, -time), last);
+    const int64_t outside = std::max(std::min(width, length - time - (kTimes - 1)), inside);
+    V product;
+    for (int64_t tap = inside; tap < outside; ++tap) {
+      add(tap, product);
+      sum += product;
+    }
+    if constexpr (!kChannelsLast) {
+      V lane;
+      TORCHGRAFT_UNROLL
+      for (int i = 0; i < kLanes; ++i) lane[i] = static_cast<A>(i);
+      const auto add_some_lanes = [&](int64_t from, int64_t to) __attribute__((always_inline)) {
+        for (int64_t tap = from; tap < to; ++tap) {
+          add(tap, product);
+          const A least = static_cast<A>(-(time + tap)), beyond = static_cast<A>(length - time - tap);
+          sum += (lane >= least) & (lane < beyond) ? product : V{};
+        }
+      };
+      add_some_lanes(first, inside);
+      add_some_lanes(outside, last);
     }
   }
 
