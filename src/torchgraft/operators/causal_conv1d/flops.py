@@ -6,17 +6,17 @@ Shape = Sequence[int]
 
 
 def forward(input: Shape, weight: Shape, *others: Shape | bool | None) -> int:
-    """A product and a sum for each tap of each element."""
+    """Counts a product and a sum for each tap of each element."""
     batch, channels, length = input
     return 2 * batch * channels * length * weight[1]
 
 
 def backward(output_grad: Shape, final_state_grad: Shape | None, input: Shape, weight: Shape, *others: object) -> int:
-    """As many for the input and for the weight; with SiLU the sums are computed again."""
+    """Counts as many for the input and for the weight; with SiLU the sums are computed again."""
     silu = others[3]
     return (3 if silu else 2) * forward(input, weight)
 
 
 def update(input: Shape, state: Shape, weight: Shape, *others: object) -> int:
-    """As the forward pass."""
+    """Counts those of the forward pass."""
     return forward(input, weight)

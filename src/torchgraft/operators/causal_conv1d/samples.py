@@ -1,5 +1,6 @@
 """Inputs of causal_conv1d: sizes around its width and the pieces of its kernels, in both layouts, packed or not."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple
@@ -59,7 +60,7 @@ class _Case(NamedTuple):
         return Drawn((self.batch, self.length), dtype=torch.int32, values=values, distinct=True)
 
     def _arguments(self, by_offsets: bool) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """What the gradient takes before the arguments of a call, and these."""
+        """The gradients that a backward pass takes, and the arguments of the call."""
         rows = self.sequences[0].sequences if by_offsets else self.batch
         index = self.sequences[0].cu_seqlens() if by_offsets else self._seq_idx()
         bias = Drawn((self.channels,)) if self.bias else None
@@ -68,20 +69,20 @@ class _Case(NamedTuple):
         return (self._sequence(), self._state(self.goes_on, rows)), arguments
 
     def forward(self) -> Sample:
-        """As a call of causal_conv1d."""
+        """Makes a call of causal_conv1d."""
         return Sample(self.name, self._arguments(False)[1])
 
     def backward(self) -> Sample:
-        """As a call of causal_conv1d_backward."""
+        """Makes a call of causal_conv1d_backward."""
         before, arguments = self._arguments(False)
         return Sample(self.name, (*before, *arguments, self.dtype))
 
     def packed_forward(self) -> Sample:
-        """As a call of causal_conv1d_packed."""
+        """Makes a call of causal_conv1d_packed."""
         return Sample(self.name, self._arguments(True)[1])
 
     def packed_backward(self) -> Sample:
-        """As a call of causal_conv1d_packed_backward."""
+        """Makes a call of causal_conv1d_packed_backward."""
         before, arguments = self._arguments(True)
         return Sample(self.name, (*before, *arguments, self.dtype))
 
@@ -173,6 +174,7 @@ _PACKED_CASES = (
         for name, packed in _OFFSETS.items()
     ),
     _Case("no past", 1, 3, 12, silu=True, goes_on=True, sequences=(Packed((2, 0, 9, 1)),)),
+    _Case("no past, and no sequence of no length", 1, 3, 12, silu=True, sequences=(Packed((2, 9, 1)),)),
     _Case("31 taps", 1, 3, 44, 31, past=True, silu=True, goes_on=True, sequences=(Packed((3, 40, 1)),)),
     _Case("nine taps, channels_last", 1, 17, 30, 9, past=True, channels_last=True, sequences=(Packed((12, 0, 18)),)),
 )
@@ -260,6 +262,15 @@ _LAYERS = tuple(
 )
 
 
+_BACKWARD_LAYERS = tuple(_benchmark(1536, 512, 2, channels_last=channels_last) for channels_last in (False, True))
+# A packed batch of 16 sequences, two of them of one element.
+_PACKED_LENGTHS = Packed((1, 300, 17, 64, 129, 5, 256, 80, 33, 1, 40, 7, 12, 30, 21, 28))
+_PACKED_LAYERS = tuple(
+    _benchmark(1536, _PACKED_LENGTHS.positions, 1, channels_last=channels_last)._replace(sequences=(_PACKED_LENGTHS,))
+    for channels_last in (False, True)
+)
+
+
 def _by_pytorch(
     input: Tensor,
     weight: Tensor,
@@ -280,6 +291,28 @@ def _by_pytorch(
         sums = functional.conv1d(extended, weight[:, None], bias, groups=input.shape[1])
         final_state = extended[..., length:]
     return functional.silu(sums) if silu else sums, final_state.clone()
+
+
+def _packed_by_pytorch(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    initial_state: Tensor | None,
+    cu_seqlens: Tensor,
+    silu: bool,
+) -> tuple[Tensor, Tensor]:
+    """A convolution for each sequence."""
+    offsets = cu_seqlens.tolist()
+    if initial_state is not None:
+        raise TypeError("it begins each sequence with zeros")
+    pieces = [
+        _by_pytorch(input[..., begin:end], weight, bias, None, None, silu)
+        for begin, end in itertools.pairwise(offsets)
+        if begin < end
+    ]
+    if len(pieces) < len(offsets) - 1 or not pieces:
+        raise TypeError("PyTorch refuses a sequence of no length")
+    return torch.cat([output for output, _ in pieces], 2), torch.cat([state for _, state in pieces])
 
 
 def _summed(input: Drawn, weight: Drawn, *others: Any) -> int:
@@ -342,7 +375,7 @@ class _Step(NamedTuple):
     rows: tuple[int, ...] = ()
 
     def sample(self) -> Sample:
-        """As a call of the operator."""
+        """Makes a call of the operator."""
         rows = max(self.rows, default=0) + 2 if self.rows else self.batch
         return Sample(
             self.name,
@@ -454,11 +487,31 @@ samples = {
         ],
         rivals={"pytorch": _by_pytorch, "compiled": torch.compile(_by_pytorch)},
     ),
-    # They are timed as the backward pass of the two others.
-    "causal_conv1d_backward": _samples(_CASES, _Case.backward, _draw, _stress, _summed_backward),
-    "causal_conv1d_packed": _samples(_PACKED_CASES, _Case.packed_forward, _draw_packed, _stress_packed, _summed),
+    # Beside PyTorch's, gradients are timed as the backward pass of the operators.
+    "causal_conv1d_backward": _samples(
+        _CASES,
+        _Case.backward,
+        _draw,
+        _stress,
+        _summed_backward,
+        benchmarks=[Benchmark(_Case.backward(case), "layers", quick=case.channels_last) for case in _BACKWARD_LAYERS],
+    ),
+    "causal_conv1d_packed": _samples(
+        _PACKED_CASES,
+        _Case.packed_forward,
+        _draw_packed,
+        _stress_packed,
+        _summed,
+        benchmarks=[Benchmark(_Case.packed_forward(case), "packed", quick=True) for case in _PACKED_LAYERS],
+        rivals={"pytorch": _packed_by_pytorch},
+    ),
     "causal_conv1d_packed_backward": _samples(
-        _PACKED_CASES, _Case.packed_backward, _draw_packed, _stress_packed, _summed_backward
+        _PACKED_CASES,
+        _Case.packed_backward,
+        _draw_packed,
+        _stress_packed,
+        _summed_backward,
+        benchmarks=[Benchmark(_Case.packed_backward(case), "packed") for case in _PACKED_LAYERS],
     ),
     "causal_conv1d_update": Samples(
         [step.sample() for step in _STEPS],
