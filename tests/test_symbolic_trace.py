@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 import torchgraft
 from torchgraft import graft
-from torchgraft.nn import LLTM, DepthwiseConv1d, DepthwiseConv2d, Linear, LLTMCell, Shift
+from torchgraft.nn import LLTM, CausalConv1d, DepthwiseConv1d, DepthwiseConv2d, Linear, LLTMCell, Shift
 
 D = torch.float64
 
@@ -175,6 +175,28 @@ FUNCTIONS = {
         (_randn(2, 4, 6),),
         IMAGES[..., 0],
     ),
+    "causal_conv1d": (lambda _, x, w: torchgraft.causal_conv1d(x, w), (_randn(5, 4),), STEPS),
+    "causal_conv1d, all arguments": (
+        lambda _, x, w, b, state: (lambda output, final: output.sum() * final)(
+            *torchgraft.causal_conv1d(
+                x, w, b, activation="silu", initial_state=state.expand(x.shape[0], 5, 2), return_final_state=True
+            )
+        ),
+        (_randn(5, 3), _randn(5), _randn(1, 5, 2)),
+        STEPS,
+    ),
+    "causal_conv1d of packed sequences": (
+        lambda _, x, w: torchgraft.causal_conv1d(x[:1], w, cu_seqlens=torch.tensor([0, 1, 3])),
+        (_randn(5, 4),),
+        STEPS,
+    ),
+    "causal_conv1d_update": (
+        lambda _, x, w: (
+            torchgraft.causal_conv1d_update(x.detach(), torch.zeros(7, 5, 3, dtype=D), w.detach()) + x * w.sum()
+        ),
+        (_randn(5, 4),),
+        STEPS,
+    ),
     "depthwise_conv2d_weight_grad": (
         lambda _, x, images: torchgraft.depthwise_conv2d_weight_grad(x, images, (3, 3), padding="same", dtype=D),
         (_randn(2, 4, 6, 5),),
@@ -198,6 +220,8 @@ LAYERS = {
         lambda: DepthwiseConv2d(4, (3, 2), 2, 1, 2, False, 2, "circular", dtype=D),
         IMAGES,
     ),
+    "CausalConv1d": (lambda: CausalConv1d(5, dtype=D), STEPS),
+    "CausalConv1d, all arguments": (lambda: CausalConv1d(5, 3, False, "silu", dtype=D), STEPS),
     "Shift": (lambda: Shift(4, dtype=D), IMAGES),
     "Shift, stride 2": (lambda: Shift(4, 2, dtype=D), IMAGES),
     "Shift by the published rule": (lambda: Shift(4, 2, offset_gradient="shift_gcn", dtype=D), IMAGES),

@@ -16,6 +16,7 @@ from torchgraft.kernels.python_kernels import wrap_triton
 from torchgraft.nn.grafting import GraftReport, graft, graft_report, ungraft
 from torchgraft.operator import Operator, gradient_by_reference, unknown_size
 from torchgraft.operator.decomposition import decompositions
+from torchgraft.operators.causal_conv1d import causal_conv1d, causal_conv1d_update
 from torchgraft.operators.depthwise_conv1d import (
     depthwise_conv1d,
     depthwise_conv1d_input_grad,
@@ -47,6 +48,8 @@ __all__ = [
     "PerformanceWarning",
     "__version__",
     "capture",
+    "causal_conv1d",
+    "causal_conv1d_update",
     "check",
     "checking",
     "choices",

@@ -16,6 +16,9 @@ def table() -> str:
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for subject in find_subjects([]):
+        if why := subject.operator.declaration.why_unsharded:
+            lines.append(f"| `{subject.operator.short_name}` | nothing: {why} | | | | |")
+            continue
         found = spread(subject, DEVICES)
         for number, row in enumerate(found.rows):
             name = f"`{found.operator}`<br>`{found.declared}`" if number == 0 else ""

@@ -13,6 +13,7 @@ from torchgraft.checking.subject import Subject
 from torchgraft.declaration.results import as_tuple
 from torchgraft.declaration.sharding import PARTIAL, REPLICATED, Placement, moved
 from torchgraft.operator.derive_sharding import derive
+from torchgraft.operator.gradients import has_gradients
 from torchgraft.sampling import Sample
 
 
@@ -120,8 +121,8 @@ def spread(subject: Subject, devices: int, sample: str | None = None, dtype: tor
                 {name: each for name, each, _ in placed},
                 _moves(placed, PARTIAL, devices),
                 # The gradient of a tensor that every device holds lies in parts: each device has that of its own
-                # results.
-                _moves(given, REPLICATED, devices),
+                # results. Indices have none.
+                _moves([each for each in given if has_gradients(each[2])], REPLICATED, devices),
                 call.permits(letter, [devices]),
             )
         )

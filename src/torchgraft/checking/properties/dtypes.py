@@ -81,11 +81,13 @@ def _converted(tensor: Tensor, before: torch.dtype, to: torch.dtype) -> Tensor:
 
 
 def _expect_right(call: Call, arguments: tuple[object, ...], what: str) -> None:
+    # The call may write to its arguments.
+    expected = call.expected(arguments)
     found = call.function(*arguments)
     unmixed = [result.dtype for result in tree_leaves(call.function(*call.arguments))]
     dtypes = [result.dtype for result in tree_leaves(found)]
     expect_same(dtypes, unmixed, f"results for {what} have the wrong dtype")
-    call.expect_close(found, call.expected(arguments), what=what)
+    call.expect_close(found, expected, what=what)
 
 
 def _expect_refused(call: Call, arguments: tuple[object, ...], what: str) -> None:

@@ -10,6 +10,76 @@
 
 namespace torchgraft {
 
+// torchgraft::causal_conv1d(Tensor input, Tensor weight, Tensor? bias, Tensor? initial_state, Tensor? seq_idx, bool silu) -> (Tensor output, Tensor final_state)
+inline std::tuple<Tensor, Tensor> causal_conv1d(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, const std::optional<Tensor>& initial_state, const std::optional<Tensor>& seq_idx, bool silu) {
+  static constexpr ::torchgraft::internal::Declaration torchgraft_declared{
+      "torchgraft", "causal_conv1d",
+      "Tensor, Tensor, Tensor?, Tensor?, Tensor?, bool",
+      "Tensor, Tensor",
+      "input weight bias initial_state seq_idx silu",
+      "input float64 float32 float16 bfloat16;~weight float64 float32 float16 bfloat16;~bias float64 float32 float16 bfloat16;initial_state float64 float32 float16 bfloat16;seq_idx int32",
+      ""};
+  [[maybe_unused]] static const bool torchgraft_fits = ::torchgraft::internal::check_version(torchgraft_declared);
+  return ::torchgraft::internal::call<std::tuple<Tensor, Tensor>>(
+      torchgraft_declared, "torchgraft::causal_conv1d", input, weight, bias, initial_state, seq_idx, silu);
+}
+
+// torchgraft::causal_conv1d_backward(Tensor output_grad, Tensor? final_state_grad, Tensor input, Tensor weight, Tensor? bias, Tensor? initial_state, Tensor? seq_idx, bool silu, ScalarType? dtype=None) -> (Tensor input_grad, Tensor weight_grad, Tensor bias_grad, Tensor initial_state_grad)
+inline std::tuple<Tensor, Tensor, Tensor, Tensor> causal_conv1d_backward(const Tensor& output_grad, const std::optional<Tensor>& final_state_grad, const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, const std::optional<Tensor>& initial_state, const std::optional<Tensor>& seq_idx, bool silu, const std::optional<ScalarType>& dtype = std::nullopt) {
+  static constexpr ::torchgraft::internal::Declaration torchgraft_declared{
+      "torchgraft", "causal_conv1d_backward",
+      "Tensor, Tensor?, Tensor, Tensor, Tensor?, Tensor?, Tensor?, bool, ScalarType?",
+      "Tensor, Tensor, Tensor, Tensor",
+      "output_grad final_state_grad input weight bias initial_state seq_idx silu dtype",
+      "output_grad float64 float32 float16 bfloat16;final_state_grad float64 float32 float16 bfloat16;input float64 float32 float16 bfloat16;~weight float64 float32 float16 bfloat16;~bias float64 float32 float16 bfloat16;initial_state float64 float32 float16 bfloat16;seq_idx int32",
+      ""};
+  [[maybe_unused]] static const bool torchgraft_fits = ::torchgraft::internal::check_version(torchgraft_declared);
+  return ::torchgraft::internal::call<std::tuple<Tensor, Tensor, Tensor, Tensor>>(
+      torchgraft_declared, "torchgraft::causal_conv1d_backward", output_grad, final_state_grad, input, weight, bias, initial_state, seq_idx, silu, dtype);
+}
+
+// torchgraft::causal_conv1d_packed(Tensor input, Tensor weight, Tensor? bias, Tensor? initial_state, Tensor cu_seqlens, bool silu) -> (Tensor output, Tensor final_state)
+inline std::tuple<Tensor, Tensor> causal_conv1d_packed(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, const std::optional<Tensor>& initial_state, const Tensor& cu_seqlens, bool silu) {
+  static constexpr ::torchgraft::internal::Declaration torchgraft_declared{
+      "torchgraft", "causal_conv1d_packed",
+      "Tensor, Tensor, Tensor?, Tensor?, Tensor, bool",
+      "Tensor, Tensor",
+      "input weight bias initial_state cu_seqlens silu",
+      "input float64 float32 float16 bfloat16;~weight float64 float32 float16 bfloat16;~bias float64 float32 float16 bfloat16;initial_state float64 float32 float16 bfloat16;cu_seqlens int32 int64",
+      ""};
+  [[maybe_unused]] static const bool torchgraft_fits = ::torchgraft::internal::check_version(torchgraft_declared);
+  return ::torchgraft::internal::call<std::tuple<Tensor, Tensor>>(
+      torchgraft_declared, "torchgraft::causal_conv1d_packed", input, weight, bias, initial_state, cu_seqlens, silu);
+}
+
+// torchgraft::causal_conv1d_packed_backward(Tensor output_grad, Tensor? final_state_grad, Tensor input, Tensor weight, Tensor? bias, Tensor? initial_state, Tensor cu_seqlens, bool silu, ScalarType? dtype=None) -> (Tensor input_grad, Tensor weight_grad, Tensor bias_grad, Tensor initial_state_grad)
+inline std::tuple<Tensor, Tensor, Tensor, Tensor> causal_conv1d_packed_backward(const Tensor& output_grad, const std::optional<Tensor>& final_state_grad, const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, const std::optional<Tensor>& initial_state, const Tensor& cu_seqlens, bool silu, const std::optional<ScalarType>& dtype = std::nullopt) {
+  static constexpr ::torchgraft::internal::Declaration torchgraft_declared{
+      "torchgraft", "causal_conv1d_packed_backward",
+      "Tensor, Tensor?, Tensor, Tensor, Tensor?, Tensor?, Tensor, bool, ScalarType?",
+      "Tensor, Tensor, Tensor, Tensor",
+      "output_grad final_state_grad input weight bias initial_state cu_seqlens silu dtype",
+      "output_grad float64 float32 float16 bfloat16;final_state_grad float64 float32 float16 bfloat16;input float64 float32 float16 bfloat16;~weight float64 float32 float16 bfloat16;~bias float64 float32 float16 bfloat16;initial_state float64 float32 float16 bfloat16;cu_seqlens int32 int64",
+      ""};
+  [[maybe_unused]] static const bool torchgraft_fits = ::torchgraft::internal::check_version(torchgraft_declared);
+  return ::torchgraft::internal::call<std::tuple<Tensor, Tensor, Tensor, Tensor>>(
+      torchgraft_declared, "torchgraft::causal_conv1d_packed_backward", output_grad, final_state_grad, input, weight, bias, initial_state, cu_seqlens, silu, dtype);
+}
+
+// torchgraft::causal_conv1d_update(Tensor input, Tensor(a!) state, Tensor weight, Tensor? bias, Tensor? cache_seqlens, Tensor? state_indices, bool silu) -> Tensor
+inline Tensor causal_conv1d_update(const Tensor& input, const Tensor& state, const Tensor& weight, const std::optional<Tensor>& bias, const std::optional<Tensor>& cache_seqlens, const std::optional<Tensor>& state_indices, bool silu) {
+  static constexpr ::torchgraft::internal::Declaration torchgraft_declared{
+      "torchgraft", "causal_conv1d_update",
+      "Tensor, Tensor, Tensor, Tensor?, Tensor?, Tensor?, bool",
+      "Tensor",
+      "input state weight bias cache_seqlens state_indices silu",
+      "input float64 float32 float16 bfloat16;state float64 float32 float16 bfloat16;~weight float64 float32 float16 bfloat16;~bias float64 float32 float16 bfloat16;cache_seqlens int32;state_indices int32",
+      ""};
+  [[maybe_unused]] static const bool torchgraft_fits = ::torchgraft::internal::check_version(torchgraft_declared);
+  return std::get<0>(::torchgraft::internal::call<std::tuple<Tensor>>(
+      torchgraft_declared, "torchgraft::causal_conv1d_update", input, state, weight, bias, cache_seqlens, state_indices, silu));
+}
+
 // torchgraft::depthwise_conv1d(Tensor input, Tensor weight, Tensor? bias, int stride, int padding_left, int padding_right, int dilation) -> Tensor
 inline Tensor depthwise_conv1d(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, int64_t stride, int64_t padding_left, int64_t padding_right, int64_t dilation) {
   static constexpr ::torchgraft::internal::Declaration torchgraft_declared{
