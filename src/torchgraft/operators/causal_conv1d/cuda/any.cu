@@ -14,7 +14,6 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kLanes = 32;
-constexpr int kRows = kThreads / kLanes;
 // Parts of batch and time of which each has sums of its own.
 constexpr int64_t kMostParts = 64;
 constexpr int64_t kTimesOfPart = 512;
