@@ -529,3 +529,31 @@ def test_a_random_operator_without_float64_is_asked_in_each_of_its_dtypes():
     )
     report = torchgraft.check(operator, samples, device="cpu", properties=["dtypes"])
     assert report.passed, report
+
+
+@pytest.mark.parametrize("detaches", [False, True])
+def test_a_reference_whose_result_is_constant_has_a_gradient_of_zero_and_one_that_loses_it_has_none(detaches):
+    def polynomial(input, coefficients):
+        result = torch.zeros_like(input)
+        for each in coefficients:
+            result = result * input + each
+        return result.detach() if detaches else result
+
+    operator = Operator(
+        f"checking_constant::polynomial_{detaches}(Tensor input, float[] coefficients) -> Tensor",
+        reference=polynomial,
+        gradient=lambda needs_grad, grads, saved, input, coefficients: (
+            grads[0]
+            * sum(power * each * input ** (power - 1) for power, each in enumerate(coefficients[::-1]) if power)
+            + torch.zeros_like(input),
+        ),
+        dtypes=(torch.float64,),
+        kernels={"cpu": (torch.float64,)},
+    )
+    operator.kernel("cpu")(polynomial)
+    table = [Sample(f"{len(each)} of them", (Drawn((5,)), each)) for each in ([], [2.0], [1.0, 0.5, -3.0])]
+    (job,) = make_jobs([subject_of(operator, Samples(table))], devices=["cpu"], properties=["gradient"])
+    result = run_job(job)
+    assert result.status == ("fail" if detaches else "pass"), result.failure
+    if detaches:
+        assert "the reference has no gradient" in result.failure.message

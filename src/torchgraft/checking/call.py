@@ -26,7 +26,7 @@ from torchgraft.checking.tensors.gradients import (
 from torchgraft.declaration import Declaration
 from torchgraft.declaration.results import as_tuple, single
 from torchgraft.operator import Operator, mutation
-from torchgraft.operator.gradients import is_of_reference
+from torchgraft.operator.gradients import has_gradients, is_of_reference
 from torchgraft.sampling import Sample, Samples
 
 
@@ -260,12 +260,27 @@ class Call:
         arguments = self.leaves(arguments)
         references = self.differentiable_results(tree_leaves(self.reference(*arguments)))
         expect(
-            any(reference.requires_grad for reference in references) or not any(map(Tensor.numel, references)),
+            any(reference.requires_grad for reference in references)
+            or not any(map(Tensor.numel, references))
+            or self._is_constant(arguments, references),
             "the reference has no gradient: its result does not require one, although its arguments do",
         )
         leaves = leaves_of(arguments)
         # PyTorch's own gradient of an empty batch is cut from the graph.
         return grad_or_zeros(attached(references, leaves), leaves, tuple(output_grads))
+
+    def _is_constant(self, arguments: Sequence[Any], results: Sequence[Tensor]) -> bool:
+        """Whether the reference gives the same results for other real numbers: its gradient is zero then."""
+
+        def changed(tensor: Tensor) -> Tensor:
+            return tensor.detach() + 1 if has_gradients(tensor) else tensor
+
+        try:
+            others = self.differentiable_results(tree_leaves(self.reference(*each_tensor(changed, arguments))))
+        except Exception:
+            # It refuses these numbers.
+            return False
+        return all(map(torch.equal, results, others))
 
     @property
     def is_of_pytorch(self) -> bool:

@@ -294,6 +294,16 @@ _plant(
     ),
     **_NOISE,
 )
+_BLOCK = 256
+_plant(
+    "counts_in_each_block",
+    "numbers the elements of each block of 256 from zero, so that all blocks have the same noise",
+    "randomness",
+    lambda input, seed: tuple(
+        (input + _hashed(seed, 2 * (_positions(input) % _BLOCK) + number)).to(input) for number in range(2)
+    ),
+    **_NOISE,
+)
 
 
 # A total that is written to.

@@ -4,7 +4,8 @@ Proves: the same arguments give the same bits. Another value of each argument th
 other bits in each result, unless the reference also gives the same for both values; so does the value plus 2**32. Over
 many seeds the mean of every element of each result, and of its square, are those of the reference, within six standard
 deviations. No two elements are fully correlated, unless those of the reference are. The results of one seed are not
-those of the next seed, shifted by some elements. Two results depend on each other only as those of the reference do.
+those of the next seed, shifted by some elements. In a result of thousands of elements nothing comes again some elements
+later. Two results depend on each other only as those of the reference do.
 
 Cannot prove: that the generator is random enough for a purpose.
 """
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.derived_calls import growing_together, is_small, is_taken_on_cpu, resized
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.tensors.arguments import replaced, tensors_of
@@ -30,6 +32,10 @@ _DEVIATIONS = 6.0
 _ELEMENTS = 8
 # Elements with at least this correlation always change together.
 _ALIKE = 1 - 1e-6
+# A result of which nothing may come again has so many elements along one size, at most so many altogether, and adds up
+# at most so many products; and of how many seeds and samples that is asked.
+_WIDE, _MOST_ELEMENTS, _MOST_PRODUCTS = 9_001, 1 << 18, 1 << 26
+_WIDE_SEEDS, _WIDE_SAMPLES = 16, 2
 # A correlation over seeds is no chance if it is more than so many deviations of its mean, and than this number.
 _FAR, _LEAST_CORRELATION = 8.0, 0.1
 
@@ -41,6 +47,9 @@ def check(case: Case) -> None:
     samples = case.table(empty=False, small=True, count=4)
     case.each(_check_seeds, samples)
     case.each(_check_distribution, samples[-1:])
+    some = (sample for sample in case.samples.table if not sample.is_empty and case.only in (None, sample.name))
+    telling = (sample for sample in some if _varies(case.call(sample)))
+    case.each(_check_repeats, itertools.islice(telling, _WIDE_SAMPLES))
 
 
 def _results(call: Call) -> list[Tensor]:
@@ -91,13 +100,36 @@ def _named(number: int, results: Sequence[Any]) -> str:
     return "" if len(results) == 1 else f" (result {number + 1})"
 
 
-def _check_distribution(call: Call) -> None:
-    seeded = [_with_another(call, call.declaration.random[0], turn) for turn in range(_SEEDS)]
-    # A row a seed, one table a result.
+def _varies(call: Call) -> bool:
+    """Whether another seed gives another result, and the operator takes more elements."""
+    one, other = (_by_reference(_with_another(call, call.declaration.random[0], turn)) for turn in range(2))
+    return any(growing_together(call)) and not all(map(torch.equal, one, other))
+
+
+def _tables(call: Call, seeds: int) -> tuple[list[Tensor], list[Tensor]]:
+    """The results of the operator and of the reference: a table a result, a row of it a seed."""
+    seeded = [_with_another(call, call.declaration.random[0], turn) for turn in range(seeds)]
     ours, theirs = (
         [torch.stack(each) for each in zip(*([_flat(one) for one in by(call)] for call in seeded), strict=True)]
         for by in (_results, _by_reference)
     )
+    return ours, theirs
+
+
+def _check_repeats(call: Call) -> None:
+    """Asks whether blocks of elements, as a kernel makes them, get the same random numbers."""
+    for places in growing_together(call):
+        wide = resized(call, dict.fromkeys(places, _WIDE)).call
+        if is_small(wide, _MOST_ELEMENTS, _MOST_PRODUCTS) and is_taken_on_cpu(wide):
+            ours, theirs = _tables(wide, _WIDE_SEEDS)
+            for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+                # What is multiplied by an argument has its sign.
+                for change in (Tensor.clone, Tensor.abs):
+                    _expect_no_repeat(change(one), change(other), _named(number, ours))
+
+
+def _check_distribution(call: Call) -> None:
+    ours, theirs = _tables(call, _SEEDS)
     for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
         named = _named(number, ours)
         _expect_moments(one, other, named)
@@ -162,7 +194,7 @@ def _expect_no_shift(ours: Tensor, theirs: Tensor, named: str) -> None:
     count = ours.shape[1]
     if count < _ELEMENTS:
         return
-    by_lag, by_definition = map(_correlations_by_lag, (ours, theirs))
+    by_lag, by_definition = (_correlations_by_lag(each, 1) for each in (ours, theirs))
     wrong = _is_far(by_lag) & ~_is_far(by_definition)
     if wrong.any():
         # The transform begins with lag 0 and ends with -1.
@@ -179,14 +211,31 @@ def _expect_no_shift(ours: Tensor, theirs: Tensor, named: str) -> None:
         )
 
 
-def _correlations_by_lag(table: Tensor) -> Tensor:
-    """Computes the correlation of each row with the next, by lag; 0 where too few elements overlap."""
+def _expect_no_repeat(ours: Tensor, theirs: Tensor, named: str) -> None:
+    """Compares the result of each seed with itself, shifted by any number of elements."""
+    by_lag, by_definition = (_correlations_by_lag(each, 0) for each in (ours, theirs))
+    wrong = _is_far(by_lag) & ~_is_far(by_definition)
+    wrong[0] = False
+    if wrong.any():
+        place = int(wrong.nonzero()[0])
+        raise Mismatch(
+            f"the same random numbers come again {place} elements later{named}: an element's numbers must follow from"
+            " its place in the whole tensor",
+            found=f"correlation {by_lag.mean(0)[place].item():.3g}",
+        )
+
+
+def _correlations_by_lag(table: Tensor, rows: int) -> Tensor:
+    """Computes the correlation of each row with the one so many rows behind, by lag.
+
+    It is 0 where too few elements overlap.
+    """
     values = _standardized(table)
     count = values.shape[1]
     # A transform of twice the length keeps the ends apart.
     spectrum, varying = (torch.fft.rfft(each, 2 * count) for each in (values, (values != 0).any(0).double()))
     overlap = torch.fft.irfft(varying.conj() * varying, 2 * count).round()
-    products = torch.fft.irfft(spectrum[:-1] * spectrum[1:].conj(), 2 * count)
+    products = torch.fft.irfft(spectrum[: len(spectrum) - rows] * spectrum[rows:].conj(), 2 * count)
     return (products / overlap).where(overlap >= _ELEMENTS, 0)
 
 
