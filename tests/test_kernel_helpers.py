@@ -52,7 +52,9 @@ Tensor typed_cpu(Tensor input, std::optional<Tensor> maybe, std::vector<Tensor> 
                  std::optional<double> real_maybe, std::vector<double> reals, bool flag, std::optional<bool> flag_maybe,
                  std::vector<bool> flags, Text text, std::optional<Text> text_maybe, ScalarType dtype,
                  std::optional<ScalarType> dtype_maybe, std::optional<std::vector<int64_t>> wholes_maybe,
-                 std::optional<torch::stable::Device> device) {
+                 std::optional<torch::stable::Device> device, torch::stable::Device place,
+                 torch::headeronly::Layout layout, std::optional<torch::headeronly::Layout> layout_maybe,
+                 torch::headeronly::MemoryFormat format, std::optional<torch::headeronly::MemoryFormat> format_maybe) {
   std::vector<double> found = {static_cast<double>(many.size()), static_cast<double>(some.size())};
   found.push_back(maybe.has_value());
   for (const auto& each : some) found.push_back(each.has_value());
@@ -66,7 +68,9 @@ Tensor typed_cpu(Tensor input, std::optional<Tensor> maybe, std::vector<Tensor> 
   found.push_back(static_cast<double>(text.size())), found.push_back(text_maybe ? 1 : -1);
   found.push_back(dtype == ScalarType::Half), found.push_back(dtype_maybe.value_or(ScalarType::Int) == ScalarType::Int);
   found.push_back(wholes_maybe ? static_cast<double>(wholes_maybe->size()) : -1);
-  found.push_back(device.has_value());
+  found.push_back(device.has_value()), found.push_back(place.is_cpu());
+  found.push_back(layout == torch::headeronly::Layout::Strided), found.push_back(layout_maybe.has_value());
+  found.push_back(format == torch::headeronly::MemoryFormat::Contiguous), found.push_back(format_maybe.has_value());
   Tensor output = empty_contiguous({static_cast<int64_t>(found.size())}, input);
   std::copy(found.begin(), found.end(), mutable_data_of<double>(output));
   return output;
@@ -110,10 +114,11 @@ def helpers():
             "helpers::dispatched(Tensor input, str by) -> Tensor", reference=lambda input, by: input.new_zeros(1)
         ),
         torchgraft.Operator(
-            "helpers::typed(Tensor input, Tensor? maybe, Tensor[] many, Tensor?[] some, int whole, int? whole_maybe,"
+            "helpers::typed(Tensor input, Tensor? maybe, Tensor[] many, Tensor?[] some, SymInt whole, int? whole_maybe,"
             " int[] wholes, int[2] pair, float real, float? real_maybe, float[] reals, bool flag, bool? flag_maybe,"
             " bool[2] flags, str text, str? text_maybe, ScalarType dtype, ScalarType? dtype_maybe,"
-            " int[]? wholes_maybe, Device? device) -> Tensor",
+            " int[]? wholes_maybe, Device? device, Device place, Layout layout, Layout? layout_maybe,"
+            " MemoryFormat format, MemoryFormat? format_maybe) -> Tensor",
             reference=lambda input, *others: input.new_zeros(1),
         ),
     ]
@@ -211,32 +216,15 @@ def test_every_type_of_a_schema_arrives(helpers):
     given = torch.ops.helpers.typed(
         input, input, [input] * 3, [input, None], 5, 6, [7, 8, 9], [10, 11], 0.5, 1.5, [2.5, 3.5],
         True, True, [True, False], "abcd", "e", torch.float16, torch.float32, [1, 2], torch.device("cpu"),
+        torch.device("cpu"), torch.strided, torch.strided, torch.contiguous_format, torch.channels_last,
     )  # fmt: skip
-    expected = [3, 2, 1, 1, 0, 5, 6, 7, 8, 9, 10, 11, 0.5, 1.5, 2.5, 3.5, 1, 1, 1, 0, 4, 1, 1, 0, 2, 1]
+    expected = [3, 2, 1, 1, 0, 5, 6, 7, 8, 9, 10, 11, 0.5, 1.5, 2.5, 3.5, 1, 1, 1, 0, 4, 1, 1, 0, 2, 1, 1, 1, 1, 1, 1]
     assert given.tolist() == expected
     left_out = torch.ops.helpers.typed(
-        input,
-        None,
-        [],
-        [],
-        5,
-        None,
-        [],
-        10,
-        0.5,
-        None,
-        [],
-        False,
-        None,
-        [True, True],
-        "",
-        None,
-        torch.int8,
-        None,
-        None,
-        None,
-    )
-    assert left_out.tolist() == [0, 0, 0, 5, -1, 10, 10, 0.5, -1, 0, 0, 1, 1, 0, -1, 0, 1, -1, 0]
+        input, None, [], [], 5, None, [], 10, 0.5, None, [], False, None, [True, True], "", None, torch.int8, None,
+        None, None, torch.device("cpu"), torch.sparse_coo, None, torch.channels_last, None,
+    )  # fmt: skip
+    assert left_out.tolist() == [0, 0, 0, 5, -1, 10, 10, 0.5, -1, 0, 0, 1, 1, 0, -1, 0, 1, -1, 0, 1, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(
