@@ -5,6 +5,7 @@ import itertools
 import os
 import pickle
 import re
+import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
@@ -557,3 +558,39 @@ def test_a_reference_whose_result_is_constant_has_a_gradient_of_zero_and_one_tha
     assert result.status == ("fail" if detaches else "pass"), result.failure
     if detaches:
         assert "the reference has no gradient" in result.failure.message
+
+
+_DRAWN = """
+import torch
+import torchgraft
+from hypothesis import configuration
+from torchgraft.sampling import Drawn, Sample, Samples
+
+configuration.set_hypothesis_home_dir("own")
+operator = torchgraft.Operator(
+    "kept::negative(Tensor input) -> Tensor",
+    reference=lambda input: -input,
+    kernels="reference",
+    dtypes=(torch.float32,),
+)
+samples = Samples(
+    [Sample("one element", (Drawn((1,)),))], lambda random: Sample("drawn", (Drawn((random.randint(1, 4000),)),))
+)
+report = torchgraft.check(operator, samples, device="cpu", properties=["sizes"], quick=True)
+assert report.passed, report
+print(configuration.storage_directory(intent_to_write=False).path)
+"""
+
+
+def test_a_check_leaves_nothing_in_the_working_directory(tmp_path):
+    """Hypothesis writes a folder even without a database; that of an author's own tests stays where it is."""
+    place, cache = tmp_path / "place", tmp_path / "cache"
+    place.mkdir()
+    (place / "drawn.py").write_text(_DRAWN)
+    environment = {**os.environ, "TORCHGRAFT_CACHE": str(cache)}
+    done = subprocess.run(
+        [sys.executable, "drawn.py"], cwd=place, env=environment, capture_output=True, text=True, check=True
+    )
+    assert [path.name for path in place.iterdir()] == ["drawn.py"]
+    assert list((cache / "hypothesis").iterdir())
+    assert done.stdout.splitlines()[-1] == "own"

@@ -627,6 +627,21 @@ class TestMutation:
         same_gradients(lambda input: operator(running, input), lambda input: input - input.mean(0), *leaves((4, 3)))
         assert running.abs().sum() > 0
 
+    @pytest.mark.parametrize("listed", [False, True])
+    def test_the_gradient_of_the_reference_reads_what_was_there_before(self, listed):
+        operator = declare(
+            f"(Tensor(a!){'[]' if listed else ''} total, Tensor input) -> Tensor",
+            (lambda total, input: ([each + input for each in total], sum(total) * input))
+            if listed
+            else (lambda total, input: (total + input, total * input)),
+            gradient=None,
+        )
+        totals = [torch.full((2,), 3.0), torch.full((2,), 5.0)][: 2 if listed else 1]
+        input = torch.ones(2, requires_grad=True)
+        operator(totals if listed else totals[0], input).sum().backward()
+        assert input.grad.tolist() == ([8, 8] if listed else [3, 3])
+        assert [total.tolist() for total in totals] == ([[4, 4], [6, 6]] if listed else [[4, 4]])
+
     def test_of_a_list(self):
         operator = declare(
             "(Tensor(a!)[] parameters, Tensor[] grads, float rate) -> ()",

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from torchgraft import native
+from torchgraft.building import cache
 from torchgraft.checking.call import Call
 from torchgraft.checking.result import Failure, NotApplicable
 from torchgraft.checking.subject import Subject
@@ -178,7 +179,8 @@ class Case:
                 check(call)
 
         try:
-            every()
+            with _hypothesis_kept_apart():
+                every()
         except FlakyFailure as error:
             # The same call passed when it was repeated: the failure itself is raised, and not that it is unsteady.
             raise next((each for each in error.exceptions if isinstance(each, CheckFailed)), error) from error
@@ -240,6 +242,23 @@ class Case:
             name = f"{sample.name} (drawn)" if is_random else sample.name
             failure = failure_of(error, sample=name, arguments=describe_arguments(self.operator, sample), seed=seed)
             raise CheckFailed(failure) from error
+
+
+@contextmanager
+def _hypothesis_kept_apart() -> Iterator[None]:
+    """Lets Hypothesis write what it keeps of the author's modules into torchgraft's cache.
+
+    Without a database too it writes a folder `.hypothesis`, and by default into the working directory. Tests of the
+    author's that use Hypothesis in this process keep their own folder.
+    """
+    from hypothesis import configuration
+
+    before = configuration.storage_directory(intent_to_write=False).path
+    configuration.set_hypothesis_home_dir(cache.folder() / "hypothesis")
+    try:
+        yield
+    finally:
+        configuration.set_hypothesis_home_dir(before)
 
 
 def _check_from(state: Any, check: Callable[[Call, Call, Random], None], call: Call, other: Call) -> None:

@@ -58,10 +58,11 @@ class Shapes:
 
     Args:
         operator: its name, for errors.
-        text: a shape for each tensor argument, `->`, and one for each result; within it sizes, separated by spaces. A
-            name stands for one size wherever it is, and that of a whole-number argument for its value; `2*d` is twice a
-            name, `_` any size, `...` any sizes in a row, everywhere the same ones, and `()` no size at all. Of a result
-            `_` says that its size is not told here, as `...` does where no argument has it. Lists are not looked at.
+        text: a shape for each tensor argument, `->`, also if there are no results, and a shape for each result; commas
+            separate shapes, and spaces the sizes of one. A name stands for one size wherever it is, and that of a
+            whole-number argument for its value; `2*d` is twice a name, `_` any size, `...` any sizes in a row,
+            everywhere the same ones, and `()` no size at all. Of a result `_` says that its size is not told here, as
+            `...` does where no argument has it. Lists are not looked at.
         arguments: of the schema.
         results: of the schema.
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from torchgraft._private import pytorch
 from torchgraft.declaration import Declaration
@@ -32,7 +34,15 @@ def answer_by_reference(operator: Declaration, arguments: Sequence[Any]) -> Any:
     """Copies the reference's new values into the arguments; its results, None where there are none."""
     mutated = written(operator.arguments, arguments)
     count = len(mutated) + len(operator.lists)
-    values = operator.reference(*arguments)
+    read = arguments
+    # The gradient of the reference may read what is written to. Compilers would not keep a copy (seen in PyTorch 2.13:
+    # they take it for the argument, and the gradient is silently wrong); without one autograd raises an error there.
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling() and operator.needs_grad(arguments):
+        read = [
+            tree_map_only(Tensor, torch.clone, value) if argument.mutated else value
+            for argument, value in zip(operator.arguments, arguments, strict=True)
+        ]
+    values = operator.reference(*read)
     values = (values,) if count == 1 else as_tuple(values)
     if len(values) != count:
         raise ValueError(

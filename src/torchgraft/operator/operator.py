@@ -60,8 +60,9 @@ class Operator:
             results. It must not write to its arguments. If the operator writes to arguments, the reference returns
             their new values as new tensors, in the order of the schema, and then the results.
         output: returns empty results with the sizes, strides, dtype and device that a kernel gives. None: results are
-            contiguous and have the dtype of the first tensor argument, if `shapes` gives all their sizes; otherwise the
-            reference runs on tensors without data, and sizes must not depend on data.
+            contiguous and have the dtype of the tensor argument that decides the operator's (see `dtypes`), if `shapes`
+            gives all their sizes; otherwise the reference runs on tensors without data, and sizes must not depend on
+            data.
         shapes: the sizes of tensor arguments and results in words, as `"n c, c -> n c"`: see
             `torchgraft.declaration.shapes.Shapes`. Sizes that do not fit are refused before `explain` is called.
         gradient: `gradient(needs_grad, output_grads, saved, *arguments)` returns one gradient for each tensor argument.
@@ -89,11 +90,14 @@ class Operator:
             the strides of the arguments are, as those of an operator that takes the place of one of PyTorch's. `graft
             check` asks it (property `strides`). None: `output` says what strides results have.
         flops: returns the number of floating-point operations; it gets a shape in place of each tensor.
-        kernels: the dtypes that have kernels, by kind of device. 'reference': PyTorch's own composition is the best
-            kernel, and no warning is due. None: `dtypes`, on cpu and cuda.
+        kernels: the dtypes of the deciding argument (see `dtypes`) that have kernels, by kind of device. 'reference':
+            PyTorch's own composition is the best kernel, and no warning is due. None: `dtypes`, on cpu and cuda.
         compile: 'reference' if torch.compile makes faster code from the reference than by calling a kernel.
         dtypes: the dtypes that tensor arguments may have; all must have the same one. A dict gives the dtypes of each
-            argument by name; arguments with the same entry must have the same dtype. None: the reference decides.
+            argument by name; arguments with the same entry must have the same dtype. None: the reference decides. A
+            compiled kernel refuses all others itself: see docs/kernels.md. The first tensor argument decides the dtype
+            of a call; of a dict, the first with an entry that has floating-point or complex dtypes, or else the first
+            with an entry.
         sizes_from_data: whether sizes of results depend on the values of tensors, as the number of boxes kept does.
             `output` then uses `torchgraft.unknown_size()` for a size that it does not know.
         random: names of integer arguments, such as a seed, that determine random results. A kernel then need not give

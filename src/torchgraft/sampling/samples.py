@@ -371,9 +371,10 @@ class Samples:
             called. None: as `draw`.
         gpu_table: more named samples, as large as it takes to reach kernels that pay only then: a GPU is asked all of
             them, and a CPU, which would take minutes, the one that is named.
-        summed: how many products one element of the result is a sum of, from the arguments: errors grow with it.
+        summed: how many products one element of the result is a sum of, from all arguments of a call, with defaults;
+            tensors are on `meta`. Errors grow with it.
         large: samples of more than 2**31 elements.
-        non_finite: whether on a sample the definition says what becomes of NaN and infinity.
+        non_finite: whether on a sample, as it is in the table, the definition says what becomes of NaN and infinity.
         kinks: whether on a sample the reference's gradient is the definition also at kinks, as that of relu at 0. If
             not, any finite one is right there.
         modules: the layers made of the operator.

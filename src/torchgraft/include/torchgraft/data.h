@@ -39,6 +39,10 @@ inline const char* name_of(ScalarType dtype) {
       return "uint8";
     case ScalarType::Bool:
       return "bool";
+    case ScalarType::ComplexFloat:
+      return "complex64";
+    case ScalarType::ComplexDouble:
+      return "complex128";
     default:
       return torch::headeronly::toString(dtype);
   }
