@@ -16,6 +16,11 @@ from torchgraft.kernels.python_kernels import wrap_triton
 from torchgraft.nn.grafting import GraftReport, graft, graft_report, ungraft
 from torchgraft.operator import Operator, gradient_by_reference, unknown_size
 from torchgraft.operator.decomposition import decompositions
+from torchgraft.operators.depthwise_conv1d import (
+    depthwise_conv1d,
+    depthwise_conv1d_input_grad,
+    depthwise_conv1d_weight_grad,
+)
 from torchgraft.operators.depthwise_conv2d import (
     depthwise_conv2d,
     depthwise_conv2d_input_grad,
@@ -46,6 +51,9 @@ __all__ = [
     "checking",
     "choices",
     "decompositions",
+    "depthwise_conv1d",
+    "depthwise_conv1d_input_grad",
+    "depthwise_conv1d_weight_grad",
     "depthwise_conv2d",
     "depthwise_conv2d_input_grad",
     "depthwise_conv2d_weight_grad",

@@ -11,13 +11,15 @@ from torchgraft._private import pytorch
 def suggests_channels_last(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether PyTorch takes images (N, C, H, W) for channels_last: strides grow in the order C, W, H, N.
 
+    Of sequences (N, C, L) it says the same as of images of one row.
+
     Images may be that although they are contiguous, as those of one pixel. The C++ twin of this function is
     `suggests_channels_last` in `include/torchgraft/layout.h`: the two must agree, or fake tensors lie.
     """
     if strides[1] == 0:
         return False
     least = 0
-    for d in (1, 3, 2, 0):
+    for d in (1, *range(len(sizes) - 1, 1, -1), 0):
         if sizes[d] == 0 or strides[d] < least:
             return False
         # (N, 1, 1, 1) and an expanded batch fit both orders.
@@ -30,8 +32,9 @@ def suggests_channels_last(sizes: Sequence[int], strides: Sequence[int]) -> bool
 def is_channels_last(images: Tensor) -> bool:
     """Whether images (N, C, H, W) are channels_last, or a slice of such images, and not also contiguous.
 
-    With one channel or one pixel a tensor has both layouts at once; it is then called contiguous. The C++ twin of this
-    function is `is_channels_last` in `include/torchgraft/layout.h`.
+    Sequences (N, C, L) are that if they lie as images of one row would. With one channel or one pixel a tensor has both
+    layouts at once; it is then called contiguous. The C++ twin of this function is `is_channels_last` in
+    `include/torchgraft/layout.h`.
     """
     return not images.is_contiguous() and suggests_channels_last(images.shape, images.stride())
 

@@ -18,6 +18,7 @@ TREE = {
     "Start": ["docs/start/model.md", "docs/start/kernel.md", "docs/from-tutorials.md", "docs/distributed.md"],
     "Operators": [
         "docs/depthwise_conv2d.md",
+        "docs/depthwise_conv1d.md",
         "docs/performance/depthwise.md",
         "docs/lltm.md",
         "docs/shift.md",

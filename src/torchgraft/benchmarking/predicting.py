@@ -226,8 +226,7 @@ def _asking(gpu: Gpu) -> Callable[[str, Sequence[Any]], list[str]]:
 def _numbers(argument: Any) -> list[int]:
     """An argument as torchgraft_predict takes it."""
     if isinstance(argument, Tensor):
-        is_image = argument.dim() == 4
-        channels_last = is_image and suggests_channels_last(argument.shape, argument.stride())
+        channels_last = argument.dim() in (3, 4) and suggests_channels_last(argument.shape, argument.stride())
         kind = [_TENSOR, argument.element_size(), argument.dtype == torch.bfloat16]
         is_last = channels_last and not argument.is_contiguous()
         return [int(number) for number in (*kind, is_last, argument.dim(), *argument.shape)]

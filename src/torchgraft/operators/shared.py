@@ -27,9 +27,9 @@ def require_shape(name: str, argument: str, tensor: Tensor | None, expected: Seq
         raise ValueError(f"{name}: {argument} must be {tuple(expected)}{why}, got {tuple(tensor.shape)}")
 
 
-def check_images(name: str, argument: str, tensor: Tensor) -> None:
-    """The same while an output is made up, where sizes may be symbols: a tensor must have four dimensions."""
-    torch._check(tensor.dim() == 4, lambda: f"{name}: {argument} must have 4 dimensions, got {tensor.dim()}")
+def check_images(name: str, argument: str, tensor: Tensor, dim: int = 4) -> None:
+    """The same while an output is made up, where sizes may be symbols: a tensor must have so many dimensions."""
+    torch._check(tensor.dim() == dim, lambda: f"{name}: {argument} must have {dim} dimensions, got {tensor.dim()}")
 
 
 def empty_images(like: Tensor, size: Sequence[int], channels_last: bool, dtype: torch.dtype | None = None) -> Tensor:

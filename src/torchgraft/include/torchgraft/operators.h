@@ -10,6 +10,48 @@
 
 namespace torchgraft {
 
+// torchgraft::depthwise_conv1d(Tensor input, Tensor weight, Tensor? bias, int stride, int padding_left, int padding_right, int dilation) -> Tensor
+inline Tensor depthwise_conv1d(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, int64_t stride, int64_t padding_left, int64_t padding_right, int64_t dilation) {
+  static constexpr ::torchgraft::internal::Declaration torchgraft_declared{
+      "torchgraft", "depthwise_conv1d",
+      "Tensor, Tensor, Tensor?, int, int, int, int",
+      "Tensor",
+      "input weight bias stride padding_left padding_right dilation",
+      "input float64 float32 float16 bfloat16;~weight float64 float32 float16 bfloat16;~bias float64 float32 float16 bfloat16",
+      "..., M 1 _, M -> ..."};
+  [[maybe_unused]] static const bool torchgraft_fits = ::torchgraft::internal::check_version(torchgraft_declared);
+  return std::get<0>(::torchgraft::internal::call<std::tuple<Tensor>>(
+      torchgraft_declared, "torchgraft::depthwise_conv1d", input, weight, bias, stride, padding_left, padding_right, dilation));
+}
+
+// torchgraft::depthwise_conv1d_input_grad(Tensor output_grad, Tensor weight, SymInt channels, SymInt length, bool? channels_last, int stride, int padding_left, int padding_right, int dilation) -> Tensor
+inline Tensor depthwise_conv1d_input_grad(const Tensor& output_grad, const Tensor& weight, int64_t channels, int64_t length, const std::optional<bool>& channels_last, int64_t stride, int64_t padding_left, int64_t padding_right, int64_t dilation) {
+  static constexpr ::torchgraft::internal::Declaration torchgraft_declared{
+      "torchgraft", "depthwise_conv1d_input_grad",
+      "Tensor, Tensor, int, int, bool?, int, int, int, int",
+      "Tensor",
+      "output_grad weight channels length channels_last stride padding_left padding_right dilation",
+      "output_grad float64 float32 float16 bfloat16;~weight float64 float32 float16 bfloat16",
+      "N M _, M 1 _ -> N channels length"};
+  [[maybe_unused]] static const bool torchgraft_fits = ::torchgraft::internal::check_version(torchgraft_declared);
+  return std::get<0>(::torchgraft::internal::call<std::tuple<Tensor>>(
+      torchgraft_declared, "torchgraft::depthwise_conv1d_input_grad", output_grad, weight, channels, length, channels_last, stride, padding_left, padding_right, dilation));
+}
+
+// torchgraft::depthwise_conv1d_weight_grad(Tensor output_grad, Tensor input, SymInt kernel_size, int stride, int padding_left, int padding_right, int dilation, ScalarType? dtype=None, bool channels_last=False) -> Tensor
+inline Tensor depthwise_conv1d_weight_grad(const Tensor& output_grad, const Tensor& input, int64_t kernel_size, int64_t stride, int64_t padding_left, int64_t padding_right, int64_t dilation, const std::optional<ScalarType>& dtype = std::nullopt, bool channels_last = false) {
+  static constexpr ::torchgraft::internal::Declaration torchgraft_declared{
+      "torchgraft", "depthwise_conv1d_weight_grad",
+      "Tensor, Tensor, int, int, int, int, int, ScalarType?, bool",
+      "Tensor",
+      "output_grad input kernel_size stride padding_left padding_right dilation dtype channels_last",
+      "output_grad float64 float32 float16 bfloat16;input float64 float32 float16 bfloat16",
+      "N M _, N C L -> M 1 kernel_size"};
+  [[maybe_unused]] static const bool torchgraft_fits = ::torchgraft::internal::check_version(torchgraft_declared);
+  return std::get<0>(::torchgraft::internal::call<std::tuple<Tensor>>(
+      torchgraft_declared, "torchgraft::depthwise_conv1d_weight_grad", output_grad, input, kernel_size, stride, padding_left, padding_right, dilation, dtype, channels_last));
+}
+
 // torchgraft::depthwise_conv2d(Tensor input, Tensor weight, Tensor? bias, int stride_height, int stride_width, int padding_top, int padding_left, int padding_bottom, int padding_right, int dilation_height, int dilation_width) -> Tensor
 inline Tensor depthwise_conv2d(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, int64_t stride_height, int64_t stride_width, int64_t padding_top, int64_t padding_left, int64_t padding_bottom, int64_t padding_right, int64_t dilation_height, int64_t dilation_width) {
   static constexpr ::torchgraft::internal::Declaration torchgraft_declared{

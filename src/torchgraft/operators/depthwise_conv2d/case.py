@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from torchgraft.operators.depthwise import taps_inside
 from torchgraft.operators.depthwise_conv2d.window import Window
 from torchgraft.sampling import Drawn, Sample
 
@@ -40,20 +41,7 @@ class ConvolutionCase:
     @property
     def operations(self) -> int:
         """The operations of any of the three operators: two for each product of a tap and a pixel, none on padding."""
-        window = self.window
-        rows, columns = (
-            _taps_inside(*axis)
-            for axis in zip(
-                self.input[2:],
-                self.output.shape[2:],
-                self.kernel,
-                window.stride,
-                (window.padding_top, window.padding_left),
-                window.dilation,
-                strict=True,
-            )
-        )
-        return 2 * self.input[0] * self.output_channels * rows * columns
+        return 2 * self.input[0] * self.output_channels * taps_inside(self.input[2:], self.kernel, self.window)
 
     def forward(self) -> Sample:
         """For depthwise_conv2d."""
@@ -74,10 +62,3 @@ class ConvolutionCase:
 def same(kernel: int, stride: int = 1) -> Window:
     """The padding of a square kernel that keeps the size."""
     return Window(stride, stride, *(kernel // 2,) * 4)
-
-
-def _taps_inside(size: int, outputs: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
-    """How many taps of all windows along an axis lie on pixels."""
-    return sum(
-        0 <= output * stride - padding + tap * dilation < size for output in range(outputs) for tap in range(kernel)
-    )

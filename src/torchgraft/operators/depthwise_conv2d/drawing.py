@@ -24,7 +24,7 @@ _MOST_PADDED = 32
 def draw_any(random: Random, budget: Budget) -> ConvolutionCase:
     """A convolution of about as many elements and products as a budget allows, around borders of all its sizes."""
     while True:
-        case = _shrunk(_draw(random, budget), budget)
+        case = shrunk(_draw(random, budget), budget)
         if case is not None:
             return case
 
@@ -65,8 +65,8 @@ def _draw(random: Random, budget: Budget) -> ConvolutionCase:
     channels = any_size(random, most_channels, _CHANNELS)
     rest = max(budget.elements // (height * width * channels), 1)
     batch = rest if random.random() < 0.6 else any_size(random, rest, _BATCHES)
-    top, bottom = _draw_padding(random, height, kernel[0], dilation[0])
-    left, right = _draw_padding(random, width, kernel[1], dilation[1])
+    top, bottom = draw_padding(random, height, kernel[0], dilation[0])
+    left, right = draw_padding(random, width, kernel[1], dilation[1])
     window = Window(*stride, top, left, bottom, right, *dilation)
     if random.random() < 0.03:
         kernel, window = (1, 1), PLAIN
@@ -95,14 +95,15 @@ def _draw_kernel(random: Random) -> tuple[int, int]:
     return first, first if random.random() < 0.6 else movable(random, side(), _MOST_TAPS)
 
 
+def draw_step(random: Random) -> tuple[int, int]:
+    """Stride and dilation of one direction, a dilation that the stride divides or not."""
+    stride = random.choice((1, 1, 2, 2, 3, 4, any_size(random, 12)))
+    return stride, random.choice((1, 1, 1, 2, 3, 4, stride, 2 * stride, any_size(random, 12)))
+
+
 def _draw_steps(random: Random) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Stride and dilation of both directions: alike or not, and dilations that the stride divides or not."""
-
-    def steps() -> tuple[int, int]:
-        stride = random.choice((1, 1, 2, 2, 3, 4, any_size(random, 12)))
-        return stride, random.choice((1, 1, 1, 2, 3, 4, stride, 2 * stride, any_size(random, 12)))
-
-    (height, tall), (width, wide) = steps(), steps()
+    """Stride and dilation of both directions: alike or not."""
+    (height, tall), (width, wide) = draw_step(random), draw_step(random)
     if random.random() < 0.6:
         width = height
     if random.random() < 0.6:
@@ -120,7 +121,7 @@ def _draw_plane(random: Random, elements: int) -> tuple[int, int]:
     return (height, width) if random.random() < 0.5 else (width, height)
 
 
-def _draw_padding(random: Random, size: int, kernel: int, dilation: int) -> tuple[int, int]:
+def draw_padding(random: Random, size: int, kernel: int, dilation: int) -> tuple[int, int]:
     """Padding before and behind an image, of any kind: each within the window or beyond it, as much as it needs."""
     span = dilation * (kernel - 1) + 1
 
@@ -146,7 +147,7 @@ def _draw_padding(random: Random, size: int, kernel: int, dilation: int) -> tupl
     return before, behind + max(missing, 0)
 
 
-def _shrunk(case: ConvolutionCase, budget: Budget) -> ConvolutionCase | None:
+def shrunk(case: ConvolutionCase, budget: Budget) -> ConvolutionCase | None:
     """The same with fewer images and channels, so that a budget has room for it; None where it has for no such one."""
     batch, channels, height, width = case.input
     output = case.window.output_size(height, width, *case.kernel)

@@ -5,9 +5,12 @@
 #include <torchgraft/dispatch.h>
 #include <torchgraft/layout.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <sstream>
+#include <string>
 
 #include "sizes.h"
 
@@ -17,7 +20,8 @@ namespace torchgraft::depthwise {
 // follow.
 inline constexpr int64_t kLargestSize = int64_t{1} << 40;
 
-// What checks say is what `_explain_sizes` in operator.py says: a C++ program without Python reads it.
+// What checks say is what `explain_sizes` in operators/depthwise.py says: a C++ program without Python reads
+// it.
 inline constexpr const char* kNoMemory = ": these sizes make a tensor that no memory can hold";
 
 // How far a kernel spans in one direction, from its first tap to its last.
@@ -38,125 +42,207 @@ inline int64_t room_of(const char* name, int64_t input, int64_t padding_front, i
   return room;
 }
 
-// Whether images no higher than kLargestSize can be addressed, at eight bytes an element. A batch may hold
-// none: it comes last.
-inline bool is_addressable(int64_t batch, int64_t channels, int64_t height, int64_t width) {
-  int64_t bytes = 8 * height;
-  return !__builtin_mul_overflow(bytes, width, &bytes) && !__builtin_mul_overflow(bytes, channels, &bytes) &&
-         !__builtin_mul_overflow(bytes, batch, &bytes);
+// What messages call the elements of an image of this rank, and its sizes.
+template <size_t kRank>
+struct Words;
+template <>
+struct Words<1> {
+  static constexpr const char *elements = "elements", *element = "element", *sizes = "length is",
+                              *kernels = "kernel size is", *images = "(N, C, L) or (C, L)",
+                              *weight = "(channels, 1, length)", *sides = "(left, right)";
+};
+template <>
+struct Words<2> {
+  static constexpr const char *elements = "pixels", *element = "pixel", *sizes = "height and width are",
+                              *kernels = "kernels are", *images = "(N, C, H, W) or (C, H, W)",
+                              *weight = "(channels, 1, height, width)", *sides = "(left, right, ...)";
+};
+
+// Numbers as Python writes them: one alone, or several in a tuple.
+template <size_t kRank>
+std::string in_words(const std::array<int64_t, kRank>& numbers, const char* between = ", ") {
+  std::ostringstream text;
+  const bool is_tuple = kRank > 1 && between[0] == ',';
+  if (is_tuple) text << "(";
+  for (size_t i = 0; i < kRank; ++i) text << (i == 0 ? "" : between) << numbers[i];
+  if (is_tuple) text << ")";
+  return text.str();
 }
 
-inline Geometry make_geometry(const char* name, int64_t batch, int64_t channels, int64_t output_channels,
-                              int64_t input_height, int64_t input_width, int64_t kernel_height,
-                              int64_t kernel_width, const Window& window) {
-  const auto& [stride_height, stride_width, top, left, bottom, right, dilation_height, dilation_width] =
-      window;
-  TORCHGRAFT_CHECK(stride_height > 0 && stride_width > 0, name, ": stride must be positive, got (",
-                   stride_height, ", ", stride_width, ")");
-  TORCHGRAFT_CHECK(dilation_height > 0 && dilation_width > 0, name, ": dilation must be positive, got (",
-                   dilation_height, ", ", dilation_width, ")");
-  TORCHGRAFT_CHECK(top >= 0 && left >= 0 && bottom >= 0 && right >= 0, name,
-                   ": padding must not be negative, got (", left, ", ", right, ", ", top, ", ", bottom,
-                   ") (left, right, ...)");
+// The padding of every side, the last direction first, as Python's `Window.padding` gives it.
+template <size_t kRank>
+std::string padding_in_words(const WindowOf<kRank>& window) {
+  std::array<int64_t, 2 * kRank> sides;
+  for (size_t i = 0; i < kRank; ++i) {
+    sides[2 * i] = window.front(kRank - 1 - i);
+    sides[2 * i + 1] = window.back(kRank - 1 - i);
+  }
+  return in_words(sides);
+}
+
+// Checks the sizes of a convolution of images of any rank; returns each direction, the innermost last.
+template <size_t kRank>
+std::array<Extent, kRank> make_extents(const char* name, int64_t batch, int64_t channels,
+                                       int64_t output_channels, const std::array<int64_t, kRank>& input,
+                                       const std::array<int64_t, kRank>& kernel,
+                                       const WindowOf<kRank>& window) {
+  using Say = Words<kRank>;
+  const auto all = [](const auto& holds) {
+    bool result = true;
+    for (size_t i = 0; i < kRank; ++i) result = result && holds(i);
+    return result;
+  };
+  TORCHGRAFT_CHECK(all([&](size_t i) { return window.stride(i) > 0; }), name,
+                   ": stride must be positive, got ", in_words(window.strides()));
+  TORCHGRAFT_CHECK(all([&](size_t i) { return window.dilation(i) > 0; }), name,
+                   ": dilation must be positive, got ", in_words(window.dilations()));
+  TORCHGRAFT_CHECK(all([&](size_t i) { return window.front(i) >= 0 && window.back(i) >= 0; }), name,
+                   ": padding must not be negative, got ", padding_in_words(window), " ", Say::sides);
   TORCHGRAFT_CHECK(channels > 0, name, ": input must have at least one channel, got ", channels);
-  TORCHGRAFT_CHECK(input_height > 0 && input_width > 0, name,
-                   ": input must have at least one pixel, its height and width are (", input_height, ", ",
-                   input_width, ")");
-  TORCHGRAFT_CHECK(kernel_height > 0 && kernel_width > 0, name,
-                   ": weight must have at least one tap, its kernels are (", kernel_height, ", ",
-                   kernel_width, ")");
+  TORCHGRAFT_CHECK(all([&](size_t i) { return input[i] > 0; }), name, ": input must have at least one ",
+                   Say::element, ", its ", Say::sizes, " ", in_words(input));
+  TORCHGRAFT_CHECK(all([&](size_t i) { return kernel[i] > 0; }), name,
+                   ": weight must have at least one tap, its ", Say::kernels, " ", in_words(kernel));
   TORCHGRAFT_CHECK(output_channels > 0 && output_channels % channels == 0, name, ": weight has ",
                    output_channels, " channels, which must be a multiple of the ", channels, " of input");
-  const int64_t tall = span_of(name, kernel_height, dilation_height);
-  const int64_t wide = span_of(name, kernel_width, dilation_width);
-  const int64_t rows = room_of(name, input_height, top, bottom);
-  const int64_t columns = room_of(name, input_width, left, right);
-  TORCHGRAFT_CHECK(tall <= rows && wide <= columns, name, ": the kernel spans ", tall, " x ", wide,
-                   " pixels and the padded input has only ", rows, " x ", columns);
-  TORCHGRAFT_CHECK(rows < kLargestSize && columns < kLargestSize && stride_height < kLargestSize &&
-                       stride_width < kLargestSize && dilation_height < kLargestSize &&
-                       dilation_width < kLargestSize,
+  std::array<int64_t, kRank> spans, rooms;
+  for (size_t i = 0; i < kRank; ++i) {
+    spans[i] = span_of(name, kernel[i], window.dilation(i));
+    rooms[i] = room_of(name, input[i], window.front(i), window.back(i));
+  }
+  TORCHGRAFT_CHECK(all([&](size_t i) { return spans[i] <= rooms[i]; }), name, ": the kernel spans ",
+                   in_words(spans, " x "), " ", Say::elements, " and the padded input has only ",
+                   in_words(rooms, " x "));
+  TORCHGRAFT_CHECK(all([&](size_t i) {
+                     return rooms[i] < kLargestSize && window.stride(i) < kLargestSize &&
+                            window.dilation(i) < kLargestSize;
+                   }),
                    name, kNoMemory);
-  const Geometry geometry = {
-      batch,
-      channels,
-      output_channels / channels,
-      {input_height, (rows - tall) / stride_height + 1, kernel_height, stride_height, top, dilation_height},
-      {input_width, (columns - wide) / stride_width + 1, kernel_width, stride_width, left, dilation_width}};
-  TORCHGRAFT_CHECK(is_addressable(batch, channels, input_height, input_width) &&
-                       is_addressable(batch, output_channels, geometry.height.output, geometry.width.output),
+  std::array<Extent, kRank> extents;
+  for (size_t i = 0; i < kRank; ++i) {
+    extents[i] = {input[i],        (rooms[i] - spans[i]) / window.stride(i) + 1,
+                  kernel[i],       window.stride(i),
+                  window.front(i), window.dilation(i)};
+  }
+  const auto fits = [&](int64_t channels_there, const auto& size) {
+    int64_t bytes = 8;
+    bool result = true;
+    for (size_t i = 0; i < kRank; ++i) result = result && !__builtin_mul_overflow(bytes, size(i), &bytes);
+    // A batch may hold no image: it comes last.
+    return result && !__builtin_mul_overflow(bytes, channels_there, &bytes) &&
+           !__builtin_mul_overflow(bytes, batch, &bytes);
+  };
+  TORCHGRAFT_CHECK(fits(channels, [&](size_t i) { return extents[i].input; }) &&
+                       fits(output_channels, [&](size_t i) { return extents[i].output; }),
                    name, kNoMemory);
-  return geometry;
+  return extents;
 }
 
-inline void check_weight(const Tensor& weight) {
-  check_dim(weight, 4, "weight");
-  TORCHGRAFT_CHECK(weight.size(1) == 1, "weight must be (channels, 1, height, width), its second size is ",
+// The sizes of a sequence are those of an image of one row.
+inline constexpr Extent kOneRow = {1, 1, 1, 1, 0, 1};
+
+inline Geometry geometry_of(int64_t batch, int64_t channels, int64_t multiplier,
+                            const std::array<Extent, 2>& extents) {
+  return {batch, channels, multiplier, extents[0], extents[1]};
+}
+inline Geometry geometry_of(int64_t batch, int64_t channels, int64_t multiplier,
+                            const std::array<Extent, 1>& extents) {
+  return {batch, channels, multiplier, kOneRow, extents[0]};
+}
+
+template <size_t kRank>
+Geometry make_geometry(const char* name, int64_t batch, int64_t channels, int64_t output_channels,
+                       const std::array<int64_t, kRank>& input, const std::array<int64_t, kRank>& kernel,
+                       const WindowOf<kRank>& window) {
+  const std::array<Extent, kRank> extents =
+      make_extents(name, batch, channels, output_channels, input, kernel, window);
+  return geometry_of(batch, channels, output_channels / channels, extents);
+}
+
+// The sizes of a tensor behind its batch and its channels.
+template <size_t kRank>
+std::array<int64_t, kRank> sizes_behind(const Tensor& tensor) {
+  std::array<int64_t, kRank> sizes;
+  for (size_t i = 0; i < kRank; ++i) sizes[i] = tensor.size(static_cast<int64_t>(i) + 2);
+  return sizes;
+}
+
+template <size_t kRank>
+void check_weight(const Tensor& weight) {
+  check_dim(weight, kRank + 2, "weight");
+  TORCHGRAFT_CHECK(weight.size(1) == 1, "weight must be ", Words<kRank>::weight, ", its second size is ",
                    weight.size(1));
 }
 
-inline void check_output_grad(const char* name, const Tensor& output_grad, const Geometry& geometry) {
-  TORCHGRAFT_CHECK(
-      output_grad.size(0) == geometry.batch && output_grad.size(1) == geometry.output_channels() &&
-          output_grad.size(2) == geometry.height.output && output_grad.size(3) == geometry.width.output,
-      name, ": output_grad must be (", geometry.batch, ", ", geometry.output_channels(), ", ",
-      geometry.height.output, ", ", geometry.width.output, ") for these sizes, got (", output_grad.size(0),
-      ", ", output_grad.size(1), ", ", output_grad.size(2), ", ", output_grad.size(3), ")");
+// The sizes of a tensor as Python writes them.
+inline std::string shape_in_words(const Tensor& tensor) {
+  const auto sizes = tensor.sizes();
+  std::ostringstream shape;
+  for (size_t i = 0; i < sizes.size(); ++i) shape << (i == 0 ? "" : ", ") << sizes[i];
+  return "(" + shape.str() + (sizes.size() == 1 ? ",)" : ")");
+}
+
+template <size_t kRank>
+void check_output_grad(const char* name, const Tensor& output_grad, const Geometry& geometry) {
+  const std::array<int64_t, 2> image = {geometry.height.output, geometry.width.output};
+  std::array<int64_t, kRank + 2> expected = {geometry.batch, geometry.output_channels()};
+  for (size_t i = 0; i < kRank; ++i) expected[i + 2] = image[i + 2 - kRank];
+  const auto found = output_grad.sizes();
+  TORCHGRAFT_CHECK(std::equal(expected.begin(), expected.end(), found.begin()), name,
+                   ": output_grad must be ", in_words(expected), " for these sizes, got ",
+                   shape_in_words(output_grad));
 }
 
 // A weight or bias may have another floating dtype than the image, to which it is then rounded.
-inline void check_same_device(const Tensor& image, const char* image_name, const Tensor& other,
-                              const char* other_name) {
+inline void check_same_device(const char* name, const Tensor& image, const char* image_name,
+                              const Tensor& other, const char* other_name) {
   TORCHGRAFT_CHECK(same_device(image, other), image_name, " and ", other_name, " must be on the same device");
   if (image.scalar_type() == other.scalar_type()) return;
-  dispatch_floating(other.scalar_type(), "depthwise_conv2d", [](auto) {});
+  dispatch_floating(other.scalar_type(), name, [](auto) {});
 }
 
-inline Geometry forward_geometry(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
-                                 const Window& window) {
-  const char* const name = "depthwise_conv2d";
-  if (input.dim() != 4) {
-    const auto sizes = input.sizes();
-    std::ostringstream shape;
-    for (size_t i = 0; i < sizes.size(); ++i) shape << (i == 0 ? "" : ", ") << sizes[i];
-    fail(name, ": input must be (N, C, H, W) or (C, H, W), got (", shape.str(),
-         sizes.size() == 1 ? ",)" : ")");
+template <size_t kRank>
+Geometry forward_geometry(const char* name, const Tensor& input, const Tensor& weight,
+                          const std::optional<Tensor>& bias, const WindowOf<kRank>& window) {
+  if (input.dim() != kRank + 2) {
+    fail(name, ": input must be ", Words<kRank>::images, ", got ", shape_in_words(input));
   }
   check_memory(input, "input");
-  check_weight(weight);
-  check_same_device(input, "input", weight, "weight");
-  const Geometry geometry = make_geometry(name, input.size(0), input.size(1), weight.size(0), input.size(2),
-                                          input.size(3), weight.size(2), weight.size(3), window);
+  check_weight<kRank>(weight);
+  check_same_device(name, input, "input", weight, "weight");
+  const Geometry geometry = make_geometry(name, input.size(0), input.size(1), weight.size(0),
+                                          sizes_behind<kRank>(input), sizes_behind<kRank>(weight), window);
   if (bias) {
     check_dim(*bias, 1, "bias");
-    check_same_device(input, "input", *bias, "bias");
+    check_same_device(name, input, "input", *bias, "bias");
     TORCHGRAFT_CHECK(bias->size(0) == weight.size(0), "bias must have ", weight.size(0), " elements, got ",
                      bias->size(0));
   }
   return geometry;
 }
 
-inline Geometry input_grad_geometry(const Tensor& output_grad, const Tensor& weight, int64_t channels,
-                                    int64_t height, int64_t width, const Window& window) {
-  const char* const name = "depthwise_conv2d_input_grad";
-  check_dim(output_grad, 4, "output_grad");
-  check_weight(weight);
-  check_same_device(output_grad, "output_grad", weight, "weight");
-  const Geometry geometry = make_geometry(name, output_grad.size(0), channels, weight.size(0), height, width,
-                                          weight.size(2), weight.size(3), window);
-  check_output_grad(name, output_grad, geometry);
+template <size_t kRank>
+Geometry input_grad_geometry(const char* name, const Tensor& output_grad, const Tensor& weight,
+                             int64_t channels, const std::array<int64_t, kRank>& size,
+                             const WindowOf<kRank>& window) {
+  check_dim(output_grad, kRank + 2, "output_grad");
+  check_weight<kRank>(weight);
+  check_same_device(name, output_grad, "output_grad", weight, "weight");
+  const Geometry geometry = make_geometry(name, output_grad.size(0), channels, weight.size(0), size,
+                                          sizes_behind<kRank>(weight), window);
+  check_output_grad<kRank>(name, output_grad, geometry);
   return geometry;
 }
 
-inline Geometry weight_grad_geometry(const Tensor& output_grad, const Tensor& input, int64_t kernel_height,
-                                     int64_t kernel_width, const Window& window) {
-  const char* const name = "depthwise_conv2d_weight_grad";
-  check_dim(output_grad, 4, "output_grad");
-  check_dim(input, 4, "input");
+template <size_t kRank>
+Geometry weight_grad_geometry(const char* name, const Tensor& output_grad, const Tensor& input,
+                              const std::array<int64_t, kRank>& kernel, const WindowOf<kRank>& window) {
+  check_dim(output_grad, kRank + 2, "output_grad");
+  check_dim(input, kRank + 2, "input");
   check_same_kind(output_grad, "output_grad", input, "input");
   const Geometry geometry = make_geometry(name, input.size(0), input.size(1), output_grad.size(1),
-                                          input.size(2), input.size(3), kernel_height, kernel_width, window);
-  check_output_grad(name, output_grad, geometry);
+                                          sizes_behind<kRank>(input), kernel, window);
+  check_output_grad<kRank>(name, output_grad, geometry);
   return geometry;
 }
 

@@ -1,5 +1,6 @@
-// The three host functions, for any device: what they are given is checked, results are allocated, and
-// images are brought into the layout that kernels take. Device tells how that is done on one kind of device:
+// The three host functions, for any device and for images and sequences: what they are given is checked,
+// results are allocated, and images are brought into the layout that kernels take. A sequence (N, C, L) is an
+// image of one row. Device tells how that is done on one kind of device:
 //
 //   Device(tensor)                           makes the tensor's device current, for a scope
 //   Layout layout<T>(geometry, asked)        that kernels are given
@@ -24,9 +25,11 @@
 
 #include <array>
 #include <optional>
+#include <utility>
 
 #include "geometry.h"
 #include "layouts.h"
+#include "names.h"
 
 namespace torchgraft::depthwise {
 
@@ -65,54 +68,94 @@ Tensor rounded_to(const Tensor& tensor, const char* name, Layout layout = Layout
   return rounded;
 }
 
-template <typename Device>
-Tensor forward_on(Tensor input, Tensor weight, std::optional<Tensor> bias, int64_t stride_height,
-                  int64_t stride_width, int64_t padding_top, int64_t padding_left, int64_t padding_bottom,
-                  int64_t padding_right, int64_t dilation_height, int64_t dilation_width) {
-  const Window window = {stride_height,  stride_width,  padding_top,     padding_left,
-                         padding_bottom, padding_right, dilation_height, dilation_width};
-  const Geometry geometry = forward_geometry(input, weight, bias, window);
-  if (input.size(0) == 0) {
-    dispatch_floating(input.scalar_type(), "depthwise_conv2d", [](auto) {});
-    return empty_output(input, geometry, window);
+// The window of an image of one row, over which that of a sequence moves.
+inline const Window& as_window(const Window& window) { return window; }
+inline Window as_window(const SequenceWindow& window) {
+  return {1, window.stride(0), 0, window.front(0), 0, window.back(0), 1, window.dilation(0)};
+}
+
+// A tensor of sequences (N, C, L) as images of one row (N, C, 1, L), and images as what they were made of.
+// Neither is a view to autograd, nor a copy.
+template <size_t kRank>
+Tensor as_images(const Tensor& tensor) {
+  if constexpr (kRank == 2) {
+    return tensor;
+  } else {
+    const auto [sizes, strides] = as_image(tensor);
+    AtenTensorHandle images = nullptr;
+    TORCH_ERROR_CODE_CHECK(aoti_torch__reinterpret_tensor(tensor.get(), 4, sizes.data(), strides.data(),
+                                                          /*offset=*/0, &images));
+    return Tensor(images);
   }
-  return dispatch_floating(input.scalar_type(), "depthwise_conv2d", [&](auto tag) {
+}
+template <size_t kRank>
+Tensor from_images(const Tensor& images) {
+  if constexpr (kRank == 2) {
+    return images;
+  } else {
+    const auto [sizes, strides] = strided(images);
+    const std::array<int64_t, 3> own_sizes = {sizes[0], sizes[1], sizes[3]};
+    const std::array<int64_t, 3> own_strides = {strides[0], strides[1], strides[3]};
+    AtenTensorHandle tensor = nullptr;
+    TORCH_ERROR_CODE_CHECK(aoti_torch__reinterpret_tensor(images.get(), 3, own_sizes.data(),
+                                                          own_strides.data(), /*offset=*/0, &tensor));
+    return Tensor(tensor);
+  }
+}
+
+// The layout to compute in. PyTorch's results of sequences are contiguous, however its input lies: a device
+// that can bring a result into the other layout takes the images of sequences as they lie.
+template <typename Device, size_t kRank>
+Layout computed_in(const Tensor& images, Layout asked) {
+  constexpr bool relayouts = requires(const Device& device) { device.relayout(images, Layout::contiguous); };
+  return relayouts && kRank == 1 ? layout_of(images) : asked;
+}
+
+template <typename Device, size_t kRank>
+Tensor forward_of(Tensor input, Tensor weight, std::optional<Tensor> bias, const WindowOf<kRank>& window) {
+  const char* const name = kForward<kRank>;
+  const Geometry geometry = forward_geometry(name, input, weight, bias, window);
+  if (input.size(0) == 0) {
+    dispatch_floating(input.scalar_type(), name, [](auto) {});
+    return from_images<kRank>(empty_output(input, geometry, as_window(window)));
+  }
+  return dispatch_floating(input.scalar_type(), name, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const Device device(input);
-    const Layout asked = layouts_of(input, weight, geometry, window).output;
-    const Layout layout = device.template layout<T>(geometry, asked);
+    const Layout asked = layouts_of(input, weight, geometry, as_window(window)).output;
+    input = as_images<kRank>(input);
+    const Layout layout = device.template layout<T>(geometry, computed_in<Device, kRank>(input, asked));
     Tensor output = empty_images(geometry.batch, geometry.output_channels(), geometry.height.output,
                                  geometry.width.output, layout, input);
     input = device.to_layout(input, layout);
-    weight = device.template readable<T>(weight, "weight");
+    weight = device.template readable<T>(as_images<kRank>(weight), "weight");
     if (bias) bias = device.template readable<T>(*bias, "bias");
     device.forward(data_of<T>(input), weight, bias, mutable_data_of<T>(output), geometry, layout);
-    return result_in(device, output, layout, asked);
+    return from_images<kRank>(result_in(device, output, layout, asked));
   });
 }
 
-template <typename Device>
-Tensor input_grad_on(Tensor output_grad, Tensor weight, int64_t channels, int64_t height, int64_t width,
-                     std::optional<bool> channels_last, int64_t stride_height, int64_t stride_width,
-                     int64_t padding_top, int64_t padding_left, int64_t padding_bottom, int64_t padding_right,
-                     int64_t dilation_height, int64_t dilation_width) {
-  const Geometry geometry =
-      input_grad_geometry(output_grad, weight, channels, height, width,
-                          {stride_height, stride_width, padding_top, padding_left, padding_bottom,
-                           padding_right, dilation_height, dilation_width});
-  return dispatch_floating(output_grad.scalar_type(), "depthwise_conv2d_input_grad", [&](auto tag) {
+template <typename Device, size_t kRank>
+Tensor input_grad_of(Tensor output_grad, Tensor weight, int64_t channels,
+                     const std::array<int64_t, kRank>& size, std::optional<bool> channels_last,
+                     const WindowOf<kRank>& window) {
+  const char* const name = kInputGrad<kRank>;
+  const Geometry geometry = input_grad_geometry(name, output_grad, weight, channels, size, window);
+  return dispatch_floating(output_grad.scalar_type(), name, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const Device device(output_grad);
+    output_grad = as_images<kRank>(output_grad);
     Layout asked = layout_of(output_grad);
     if (channels_last) asked = *channels_last ? Layout::channels_last : Layout::contiguous;
-    const Layout layout = device.template layout<T>(geometry, asked);
-    Tensor result = empty_images(geometry.batch, channels, height, width, layout, output_grad);
+    const Layout layout = device.template layout<T>(geometry, computed_in<Device, kRank>(output_grad, asked));
+    Tensor result = empty_images(geometry.batch, channels, geometry.height.input, geometry.width.input,
+                                 layout, output_grad);
     if (geometry.batch > 0) {
       output_grad = device.to_layout(output_grad, layout);
-      weight = device.template readable<T>(weight, "weight");
+      weight = device.template readable<T>(as_images<kRank>(weight), "weight");
       device.input_grad(data_of<T>(output_grad), weight, mutable_data_of<T>(result), geometry, layout);
     }
-    return result_in(device, result, layout, asked);
+    return from_images<kRank>(result_in(device, result, layout, asked));
   });
 }
 
@@ -154,29 +197,61 @@ Tensor sum_weight_grad(const Device& device, Tensor output_grad, Tensor input, c
   return at_most_first_of(result, geometry.output_channels(), result_layout);
 }
 
+template <typename Device, size_t kRank>
+Tensor weight_grad_of(Tensor output_grad, Tensor input, const std::array<int64_t, kRank>& kernel,
+                      const WindowOf<kRank>& window, std::optional<ScalarType> dtype, bool channels_last) {
+  const char* const name = kWeightGrad<kRank>;
+  const Geometry geometry = weight_grad_geometry(name, output_grad, input, kernel, window);
+  const Layout layout = channels_last ? Layout::channels_last : Layout::contiguous;
+  return dispatch_floating(input.scalar_type(), name, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = accumulate_t<T>;
+    const Device device(input);
+    input = as_images<kRank>(input);
+    output_grad = as_images<kRank>(output_grad);
+    if (!dtype || *dtype == kDtypeOf<T>) {
+      return from_images<kRank>(sum_weight_grad<T, T>(device, output_grad, input, geometry, layout));
+    }
+    const Tensor sums = sum_weight_grad<A, T>(device, output_grad, input, geometry, layout);
+    return dispatch_floating(*dtype, kDtypeOfWeightGrad<kRank>, [&](auto result_tag) {
+      using R = typename decltype(result_tag)::type;
+      return from_images<kRank>(rounded_to<R>(sums, "the sums", layout));
+    });
+  });
+}
+
+// The host functions of images, with the arguments of the schemas; those of sequences are in
+// ../depthwise_conv1d/host.h.
+
+template <typename Device>
+Tensor forward_on(Tensor input, Tensor weight, std::optional<Tensor> bias, int64_t stride_height,
+                  int64_t stride_width, int64_t padding_top, int64_t padding_left, int64_t padding_bottom,
+                  int64_t padding_right, int64_t dilation_height, int64_t dilation_width) {
+  return forward_of<Device, 2>(std::move(input), std::move(weight), std::move(bias),
+                               {stride_height, stride_width, padding_top, padding_left, padding_bottom,
+                                padding_right, dilation_height, dilation_width});
+}
+
+template <typename Device>
+Tensor input_grad_on(Tensor output_grad, Tensor weight, int64_t channels, int64_t height, int64_t width,
+                     std::optional<bool> channels_last, int64_t stride_height, int64_t stride_width,
+                     int64_t padding_top, int64_t padding_left, int64_t padding_bottom, int64_t padding_right,
+                     int64_t dilation_height, int64_t dilation_width) {
+  return input_grad_of<Device, 2>(std::move(output_grad), std::move(weight), channels, {height, width},
+                                  channels_last,
+                                  {stride_height, stride_width, padding_top, padding_left, padding_bottom,
+                                   padding_right, dilation_height, dilation_width});
+}
+
 template <typename Device>
 Tensor weight_grad_on(Tensor output_grad, Tensor input, int64_t kernel_height, int64_t kernel_width,
                       int64_t stride_height, int64_t stride_width, int64_t padding_top, int64_t padding_left,
                       int64_t padding_bottom, int64_t padding_right, int64_t dilation_height,
                       int64_t dilation_width, std::optional<ScalarType> dtype, bool channels_last) {
-  const Geometry geometry =
-      weight_grad_geometry(output_grad, input, kernel_height, kernel_width,
-                           {stride_height, stride_width, padding_top, padding_left, padding_bottom,
-                            padding_right, dilation_height, dilation_width});
-  const Layout layout = channels_last ? Layout::channels_last : Layout::contiguous;
-  return dispatch_floating(input.scalar_type(), "depthwise_conv2d_weight_grad", [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    using A = accumulate_t<T>;
-    const Device device(input);
-    if (!dtype || *dtype == kDtypeOf<T>) {
-      return sum_weight_grad<T, T>(device, output_grad, input, geometry, layout);
-    }
-    const Tensor sums = sum_weight_grad<A, T>(device, output_grad, input, geometry, layout);
-    return dispatch_floating(*dtype, "depthwise_conv2d_weight_grad, its dtype,", [&](auto result_tag) {
-      using R = typename decltype(result_tag)::type;
-      return rounded_to<R>(sums, "the sums", layout);
-    });
-  });
+  return weight_grad_of<Device, 2>(std::move(output_grad), std::move(input), {kernel_height, kernel_width},
+                                   {stride_height, stride_width, padding_top, padding_left, padding_bottom,
+                                    padding_right, dilation_height, dilation_width},
+                                   dtype, channels_last);
 }
 
 }  // namespace torchgraft::depthwise

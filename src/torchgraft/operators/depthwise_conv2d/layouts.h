@@ -57,27 +57,41 @@ inline Strided one_group(const Strided& images, int dim, int64_t channels) {
   return brought_to(group, suggested_by(images));
 }
 
-// An input as PyTorch convolves it. It pads both sides alike; what one side has more, it pads before, in a
-// copy.
-inline Strided evenly_padded(const Strided& input, const Window& window) {
-  const int64_t rows = std::abs(window.padding_bottom - window.padding_top);
-  const int64_t columns = std::abs(window.padding_right - window.padding_left);
-  if (rows == 0 && columns == 0) return input;
-  const auto& [batch, channels, height, width] = input.sizes;
-  return dense({batch, channels, height + rows, width + columns}, suggested_by(input));
+// The sizes and strides of images, and those of sequences (N, C, L) as images of one row.
+inline Strided as_image(const Tensor& tensor) {
+  if (tensor.dim() == 4) return strided(tensor);
+  const auto sizes = tensor.sizes();
+  const auto strides = tensor.strides();
+  return {{sizes[0], sizes[1], 1, sizes[2]}, {strides[0], strides[1], sizes[2] * strides[2], strides[2]}};
 }
 
-// The strides of a copy of a weight, or of zeros like it.
+// An input as PyTorch convolves it. Sequences are copied where they are not contiguous. Both sides are padded
+// alike; what one side has more is padded before, in a copy.
+inline Strided as_convolved(const Tensor& input, const Window& window) {
+  const Strided given = as_image(input);
+  const auto& [batch, channels, height, width] = given.sizes;
+  const bool is_sequence = input.dim() == 3;
+  const int64_t rows = std::abs(window.back(0) - window.front(0));
+  const int64_t columns = std::abs(window.back(1) - window.front(1));
+  if (rows == 0 && columns == 0) {
+    return is_sequence && !input.is_contiguous() ? dense(given.sizes, Layout::contiguous) : given;
+  }
+  return dense({batch, channels, height + rows, width + columns},
+               is_sequence ? Layout::contiguous : suggested_by(given));
+}
+
+// The strides of a copy of a weight, or of zeros like it, as of an image.
 inline Strides strides_of_copy(const Tensor& weight) {
-  Strides strides = strided(weight).strides;
+  const Strides strides = as_image(weight).strides;
   if (is_dense(weight)) return strides;
-  std::ranges::copy(dense_strides_like(weight), strides.begin());
-  return strides;
+  const std::vector<int64_t> like = dense_strides_like(weight);
+  if (like.size() == 4) return {like[0], like[1], like[2], like[3]};
+  return {like[0], like[1], weight.size(2) * like[2], like[2]};
 }
 
 // A weight as PyTorch convolves with it: in the dtype of the images.
 inline Strided as_rounded(const Tensor& weight, const Tensor& input) {
-  Strided result = strided(weight);
+  Strided result = as_image(weight);
   if (weight.scalar_type() != input.scalar_type()) result.strides = strides_of_copy(weight);
   return result;
 }
@@ -105,8 +119,8 @@ inline bool is_by_onednn(const Strided& input, const Strided& weight, const Wind
   const auto& [batch, channels, height, width] = input.sizes;
   const int64_t tall = weight.sizes[2], wide = weight.sizes[3];
   if (channels == 1 && !(tall > 3 && wide > 3) && batch == 1 && height * width <= 20480) return false;
-  const bool is_plain = window.stride_height == 1 && window.stride_width == 1 &&
-                        window.dilation_height == 1 && window.dilation_width == 1;
+  const bool is_plain =
+      window.stride(0) == 1 && window.stride(1) == 1 && window.dilation(0) == 1 && window.dilation(1) == 1;
   return !is_plain || batch >= 16 || tall * wide != 1 || torch::stable::get_num_threads() > 1;
 }
 
@@ -147,7 +161,7 @@ inline Layouts layouts_channel_by_channel(const Strided& input, const Strided& w
 inline Layouts layouts_of(const Tensor& input, const Tensor& weight, const Geometry& geometry,
                           const Window& window) {
   const ScalarType dtype = input.scalar_type();
-  const Strided images = evenly_padded(strided(input), window), kernels = as_rounded(weight, input);
+  const Strided images = as_convolved(input, window), kernels = as_rounded(weight, input);
   if (!input.is_cpu()) {
     if (dtype == ScalarType::Double) return {Layout::contiguous, Layout::contiguous, Layout::contiguous};
     return layouts_by_cudnn(images, kernels);
@@ -156,12 +170,12 @@ inline Layouts layouts_of(const Tensor& input, const Tensor& weight, const Geome
   return layouts_channel_by_channel(
       images, kernels,
       {geometry.batch, geometry.output_channels(), geometry.height.output, geometry.width.output},
-      window.dilation_height != 1 || window.dilation_width != 1);
+      window.dilation(0) != 1 || window.dilation(1) != 1);
 }
 
-// The output of a batch without images.
+// The output of a batch without images; of sequences, too, as of images.
 inline Tensor empty_output(const Tensor& input, const Geometry& geometry, const Window& window) {
-  const Strided images = evenly_padded(strided(input), window);
+  const Strided images = as_convolved(input, window);
   const Strided output = dense({0, geometry.output_channels(), geometry.height.output, geometry.width.output},
                                Layout::contiguous);
   Strides strides = output.strides;
@@ -176,21 +190,23 @@ inline Tensor empty_output(const Tensor& input, const Geometry& geometry, const 
   return empty_strided(output.sizes.data(), strides.data(), 4, input);
 }
 
-// The strides of the gradient of an input, whose layout is known.
+// The strides of the gradient of an input, whose layout is known, as of an image.
 inline Strides input_grad_strides(const Tensor& input, Layout layout, const Window& window) {
-  const Strided images = strided(input), padded = evenly_padded(images, window);
-  const Strided plain = dense(images.sizes, layout);
-  const bool is_whole = padded.sizes == images.sizes, is_empty = images.sizes[0] == 0;
-  if (is_whole) return is_empty ? images.strides : plain.strides;
+  const Strided images = as_image(input);
+  const bool is_empty = images.sizes[0] == 0;
+  const Strided padded = as_convolved(input, window), plain = dense(images.sizes, layout);
+  if (padded.sizes == images.sizes) return is_empty ? padded.strides : plain.strides;
   // Cut out of the gradient of the padded input, which is copied where it is not dense then.
   const Strides cut = dense(padded.sizes, is_empty ? Layout::contiguous : layout).strides;
   return is_empty || has_layout({images.sizes, cut}, layout) ? cut : plain.strides;
 }
 
-// The same tensor with these strides, if need be a copy.
+// The same images with these strides, if need be a copy.
 inline Tensor with_strides(const Tensor& tensor, const Strides& strides) {
-  if (strided(tensor).strides == strides) return tensor;
-  Tensor copy = empty_strided(tensor.sizes().data(), strides.data(), 4, tensor);
+  if (as_image(tensor).strides == strides) return tensor;
+  const bool is_sequence = tensor.dim() == 3;
+  const Strides own = is_sequence ? Strides{strides[0], strides[1], strides[3]} : strides;
+  Tensor copy = empty_strided(tensor.sizes().data(), own.data(), tensor.dim(), tensor);
   torch::stable::copy_(copy, tensor);
   return copy;
 }

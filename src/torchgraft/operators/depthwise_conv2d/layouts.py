@@ -23,7 +23,7 @@ class Layouts(NamedTuple):
 
 
 class _Strided(NamedTuple):
-    """Sizes and strides of images (N, C, H, W)."""
+    """Sizes and strides of images (N, C, H, W); of sequences (N, C, L) as images of one row."""
 
     sizes: Sequence[int]
     strides: Sequence[int]
@@ -38,19 +38,23 @@ def dense_strides(sizes: Sequence[int], channels_last: bool) -> tuple[int, int, 
 
 
 def layouts_of(input: Tensor, weight: Tensor, window: Window) -> Layouts:
-    """Where the results of a convolution lie, and its gradients. Not for a batch without images."""
-    images, kernels = _evenly_padded(_strided(input), window), _as_rounded(weight, input)
+    """Where the results of a convolution lie, and its gradients. Not for a batch without images.
+
+    Here and below, tensors may hold sequences (N, C, L), which are images of one row to all that is computed: their
+    window is that of such an image, and so are strides.
+    """
+    images, kernels = _as_convolved(input, window), _as_rounded(weight, input)
     if input.device.type == "cuda":
         return Layouts(False, False, False) if input.dtype == torch.float64 else _by_cudnn(images, kernels)
     if _is_by_onednn(images, kernels, window, input.dtype):
         return _by_onednn(images, kernels)
-    height, width = window.output_size(*input.shape[2:], *weight.shape[2:])
+    height, width = window.output_size(*_as_image(input).sizes[2:], *kernels.sizes[2:])
     return _channel_by_channel(images, kernels, (height, width), window.dilation != (1, 1))
 
 
 def empty_output_strides(input: Tensor, output_sizes: Sequence[int], window: Window) -> Sequence[int]:
     """The strides of the output of a batch without images."""
-    images = _evenly_padded(_strided(input), window)
+    images = _as_convolved(input, window)
     order = order_of_dimensions(*images)
     if tuple(output_sizes) != tuple(images.sizes) or order == sorted(order, reverse=True):
         return dense_strides(output_sizes, False)
@@ -63,14 +67,10 @@ def empty_output_strides(input: Tensor, output_sizes: Sequence[int], window: Win
 
 def input_grad_strides(input: Tensor, channels_last: bool, window: Window) -> Sequence[int]:
     """The strides of the gradient of an input, whose layout is known."""
-    images = _strided(input)
-    padded, plain, is_empty = (
-        _evenly_padded(images, window),
-        dense_strides(images.sizes, channels_last),
-        input.shape[0] == 0,
-    )
-    if padded is images:
-        return images.strides if is_empty else plain
+    images, padded = _as_image(input), _as_convolved(input, window)
+    plain, is_empty = dense_strides(images.sizes, channels_last), input.shape[0] == 0
+    if not window.is_uneven:
+        return padded.strides if is_empty else plain
     # Cut out of the gradient of the padded input, which is copied where it is not dense then.
     cut = dense_strides(padded.sizes, not is_empty and channels_last)
     return cut if is_empty or _has_layout(_Strided(images.sizes, cut), channels_last) else plain
@@ -81,7 +81,7 @@ def strides_of_copy(tensor: Tensor) -> Sequence[int]:
 
     They are those of the tensor where it is dense, and otherwise its dimensions in the order of their strides.
     """
-    sizes, strides = _strided(tensor)
+    sizes, strides = tensor.shape, tensor.stride()
     step, is_dense = 1, True
     # TorchDynamo cannot sort sizes that it knows by name alone; comparing two of them it can.
     longer = [d for d, size in enumerate(sizes) if size != 1]
@@ -105,8 +105,13 @@ def with_strides(tensor: Tensor, strides: Sequence[int]) -> Tensor:
     return tensor.new_empty_strided(tensor.shape, strides).copy_(tensor)
 
 
-def _strided(tensor: Tensor) -> _Strided:
-    return _Strided(tensor.shape, tensor.stride())
+def _as_image(tensor: Tensor, strides: Sequence[int] | None = None) -> _Strided:
+    """Sizes and strides of images, and those of sequences as images of one row; or the sizes with other strides."""
+    sizes, steps = tensor.shape, tensor.stride() if strides is None else strides
+    if len(sizes) == 4:
+        return _Strided(sizes, steps)
+    (batch, channels, length), (of_batch, of_channels, step) = sizes, steps
+    return _Strided((batch, channels, 1, length), (of_batch, of_channels, length * step, step))
 
 
 def _dense(sizes: Sequence[int], channels_last: bool) -> _Strided:
@@ -133,19 +138,22 @@ def _one_group(images: _Strided, dim: int, channels: int) -> _Strided:
     return _brought_to(_Strided(sizes, images.strides), _suggested(images))
 
 
-def _evenly_padded(input: _Strided, window: Window) -> _Strided:
-    """An input as PyTorch convolves it: it pads both sides alike, and what one side has more before, in a copy."""
-    rows = abs(window.padding_bottom - window.padding_top)
-    columns = abs(window.padding_right - window.padding_left)
-    if rows == 0 and columns == 0:
-        return input
-    batch, channels, height, width = input.sizes
-    return _dense((batch, channels, height + rows, width + columns), _suggested(input))
+def _as_convolved(input: Tensor, window: Window) -> _Strided:
+    """An input as PyTorch convolves it. Sequences are copied where they are not contiguous.
+
+    Both sides are padded alike; what one side has more is padded before, in a copy.
+    """
+    given, is_sequence = _as_image(input), input.dim() == 3
+    if not window.is_uneven:
+        return _dense(given.sizes, False) if is_sequence and not input.is_contiguous() else given
+    rows, columns = (abs(behind - before) for before, behind in zip(window.before, window.behind, strict=True))
+    batch, channels, height, width = given.sizes
+    return _dense((batch, channels, height + rows, width + columns), not is_sequence and _suggested(given))
 
 
 def _as_rounded(weight: Tensor, input: Tensor) -> _Strided:
     """A weight as PyTorch convolves with it: in the dtype of the images."""
-    return _strided(weight) if weight.dtype == input.dtype else _Strided(weight.shape, strides_of_copy(weight))
+    return _as_image(weight) if weight.dtype == input.dtype else _as_image(weight, strides_of_copy(weight))
 
 
 def _is_by_onednn(input: _Strided, weight: _Strided, window: Window, dtype: torch.dtype) -> bool:

@@ -4,7 +4,6 @@ The operator is bilinear in input and weight, so the gradient of each of the thr
 for the bias): derivatives of every order run on kernels.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +14,16 @@ from torch.overrides import handle_torch_function
 from torchgraft.arguments import flag, record_call, sizes, stands_for_tensor, whole
 from torchgraft.kernels.cpp_autograd import record_as_convolution
 from torchgraft.layout import is_channels_last, layout_beside
-from torchgraft.operator import FLOATING, Operator
+from torchgraft.operator import Operator
+from torchgraft.operators.depthwise import (
+    bias_grad,
+    explain_forward,
+    explain_input_grad,
+    explain_weight_grad,
+    in_one_dtype,
+    known_kernel_size,
+    with_channels,
+)
 from torchgraft.operators.depthwise_conv2d import flops, reference
 from torchgraft.operators.depthwise_conv2d.layouts import (
     empty_output_strides,
@@ -25,13 +33,7 @@ from torchgraft.operators.depthwise_conv2d.layouts import (
     with_strides,
 )
 from torchgraft.operators.depthwise_conv2d.window import IntOrPair, Window, make_window
-from torchgraft.operators.shared import (
-    batch_as_channels,
-    check_images,
-    empty_images,
-    require,
-    require_shape,
-)
+from torchgraft.operators.shared import batch_as_channels, check_images, empty_images
 
 
 def depthwise_conv2d(
@@ -94,7 +96,7 @@ def depthwise_conv2d(
             recorded = record_call(depthwise_conv2d, input, weight, bias, stride, padding, dilation, groups)
             if recorded is not None:
                 return recorded
-        window = make_window(stride, padding, dilation, _kernel_size(weight, padding))
+        window = make_window(stride, padding, dilation, known_kernel_size(weight, padding, 2))
 
     try:
         if groups is None:
@@ -106,7 +108,7 @@ def depthwise_conv2d(
             without_batch = len(shape) == 3
             fits = shape[-3] == groups
             if fits is not True:
-                input = _with_channels(input, groups, fits)
+                input = with_channels("depthwise_conv2d", input, groups, fits, 2)
     except (AttributeError, IndexError, RuntimeError):  # no tensor, or of too few dimensions
         without_batch = None
     if without_batch is False:
@@ -149,7 +151,7 @@ def depthwise_conv2d_input_grad(
         recorded = record_call(depthwise_conv2d_input_grad, output_grad, weight, *rest)
         if recorded is not None:
             return recorded
-    window = make_window(stride, padding, dilation, _kernel_size(weight, padding), name)
+    window = make_window(stride, padding, dilation, known_kernel_size(weight, padding, 2), name)
     channels, height, width = sizes(name, "input_size", input_size, "(C, H, W)")
     channels_last = flag(name, "channels_last", channels_last)
     return input_grad(output_grad, weight, channels, height, width, channels_last, *window)
@@ -198,35 +200,6 @@ def _without_tensor(input: Any, rest: tuple[Any, ...], window: tuple[int, ...]) 
     return convolution.call(input, *rest[:2], *window)
 
 
-def _kernel_size(weight: Any, padding: Any) -> Sequence[int]:
-    """Height and width of kernels where padding depends on them; of what is no weight any, until the operator says so.
-
-    Elsewhere they are not looked at: `torch.jit.trace` records every look.
-    """
-    known = isinstance(padding, str) and isinstance(weight, Tensor) and weight.dim() == 4
-    return weight.shape[2:] if known else (1, 1)
-
-
-def _with_channels(input: Any, groups: int, fits: Any) -> Any:
-    """An input that has as many channels as there are groups.
-
-    Args:
-        input: of three or four dimensions; for others the operator says what is wrong.
-        groups: how many it must have.
-        fits: whether it has, as far as that is known: of an input that `torch.jit.trace` follows sizes are tensors.
-
-    Raises:
-        ValueError: where it has not.
-    """
-    if isinstance(fits, Tensor):
-        # Recorded, this refuses what is given later and does not fit.
-        return input.unflatten(-3, (groups,))
-    if not isinstance(input, Tensor) or input.dim() not in (3, 4) or fits:
-        return input
-    shape = tuple(input.shape)
-    raise ValueError(f"depthwise_conv2d: input must have {groups} channels, got {shape[-3]}: its shape is {shape}")
-
-
 def _output(input: Tensor, weight: Tensor, bias: Tensor | None, *window: int) -> Tensor:
     check_images("depthwise_conv2d", "input", input)
     check_images("depthwise_conv2d", "weight", weight)
@@ -258,12 +231,6 @@ def _weight_grad_output(
     return empty_images(input, (output_grad.shape[1], 1, kernel_height, kernel_width), channels_last, dtype)
 
 
-def _bias_grad(output_grad: Tensor, weight_dtype: torch.dtype) -> Tensor:
-    """The gradient of a bias, wide enough for any: autograd rounds it to the dtype of the bias."""
-    dtype = torch.float64 if torch.float64 in (output_grad.dtype, weight_dtype) else torch.float32
-    return output_grad.sum((0, 2, 3), dtype=dtype)
-
-
 def _gradient(
     needs_grad: Sequence[bool],
     output_grads: Sequence[Tensor],
@@ -287,7 +254,7 @@ def _gradient(
         found_of_weight = weight_grad.call(output_grad, input, *weight.shape[2:], *window, weight.dtype, of_weight)
         if is_empty:
             found_of_weight = with_strides(found_of_weight, strides_of_copy(weight))
-    return found, found_of_weight, _bias_grad(output_grad, weight.dtype) if needs_grad[2] else None
+    return found, found_of_weight, bias_grad(output_grad, weight.dtype) if needs_grad[2] else None
 
 
 def _input_grad_gradient(
@@ -347,53 +314,8 @@ def _input_grad_vmap(
     return _images_by_channel(operator, batch_size, in_dims, output_grad, weight, batch_size * channels, *numbers)
 
 
-def _explain_sizes(
-    name: str,
-    batch: int,
-    channels: int,
-    size: Sequence[int],
-    output_channels: int,
-    kernel_size: Sequence[int],
-    window: Window,
-) -> tuple[int, int, int, int]:
-    """The shape of the output; raises ValueError if the sizes of a convolution make no sense."""
-    require(min(window.stride) > 0, name, f"stride must be positive, got {window.stride}")
-    require(min(window.dilation) > 0, name, f"dilation must be positive, got {window.dilation}")
-    require(min(window.padding) >= 0, name, f"padding must not be negative, got {window.padding} (left, right, ...)")
-    require(batch >= 0, name, f"the batch must not be negative, got {batch}")
-    require(channels > 0, name, f"input must have at least one channel, got {channels}")
-    require(min(size) > 0, name, f"input must have at least one pixel, its height and width are {tuple(size)}")
-    require(min(kernel_size) > 0, name, f"weight must have at least one tap, its kernels are {tuple(kernel_size)}")
-    require(
-        output_channels > 0 and output_channels % channels == 0,
-        name,
-        f"weight has {output_channels} channels, which must be a multiple of the {channels} of input",
-    )
-    spans = [gap * (taps - 1) + 1 for gap, taps in zip(window.dilation, kernel_size, strict=True)]
-    rooms = [
-        size[0] + window.padding_top + window.padding_bottom,
-        size[1] + window.padding_left + window.padding_right,
-    ]
-    no_memory = "these sizes make a tensor that no memory can hold"
-    # The numbers of C++, which says the same, end there.
-    require(max(*spans, *rooms) < 2**63, name, no_memory)
-    require(
-        spans[0] <= rooms[0] and spans[1] <= rooms[1],
-        name,
-        f"the kernel spans {spans[0]} x {spans[1]} pixels and the padded input has only {rooms[0]} x {rooms[1]}",
-    )
-    output = (batch, output_channels, *window.output_size(*size, *kernel_size))
-    largest = max(math.prod(output), batch * channels * math.prod(size))
-    fits = largest < 2**60 and max(*rooms, *spans, *window.stride, *window.dilation) < 2**40
-    require(fits, name, no_memory)
-    return output
-
-
 def _explain(input: Tensor, weight: Tensor, bias: Tensor | None, *numbers: int) -> None:
-    name = "depthwise_conv2d"
-    require(input.dim() == 4, name, f"input must be (N, C, H, W) or (C, H, W), got {tuple(input.shape)}")
-    channels, *size = input.shape[1:]
-    _explain_sizes(name, input.shape[0], channels, size, weight.shape[0], weight.shape[2:], Window(*numbers))
+    explain_forward("depthwise_conv2d", input, weight, Window(*numbers))
 
 
 def _explain_input_grad(
@@ -406,24 +328,15 @@ def _explain_input_grad(
     *numbers: int,
 ) -> None:
     name = "depthwise_conv2d_input_grad"
-    expected = _explain_sizes(
-        name, output_grad.shape[0], channels, (height, width), weight.shape[0], weight.shape[2:], Window(*numbers)
-    )
-    require_shape(name, "output_grad", output_grad, expected, " for these sizes")
+    explain_input_grad(name, output_grad, weight, channels, (height, width), Window(*numbers))
 
 
 def _explain_weight_grad(
     output_grad: Tensor, input: Tensor, kernel_height: int, kernel_width: int, *numbers_and_result: Any
 ) -> None:
-    name = "depthwise_conv2d_weight_grad"
     *numbers, dtype, _ = numbers_and_result
-    if dtype is not None and dtype not in FLOATING:
-        names = ", ".join(str(each) for each in FLOATING)
-        raise TypeError(f"{name}: dtype must be one of {names}, got {dtype}")
-    channels, *size = input.shape[1:]
-    kernel_size = (kernel_height, kernel_width)
-    expected = _explain_sizes(name, input.shape[0], channels, size, output_grad.shape[1], kernel_size, Window(*numbers))
-    require_shape(name, "output_grad", output_grad, expected, " for these sizes")
+    name, kernel_size = "depthwise_conv2d_weight_grad", (kernel_height, kernel_width)
+    explain_weight_grad(name, output_grad, input, kernel_size, dtype, Window(*numbers))
 
 
 _WINDOW_SCHEMA = (
@@ -480,10 +393,7 @@ def _record(call: Callable[..., Any]) -> Callable[..., Any]:
     """The operator as a convolution of PyTorch's that records its gradient; its kernels are in recorded.h."""
 
     def record(input: Tensor, weight: Tensor, bias: Tensor | None, *window: int) -> Any:
-        if bias is not None and bias.dtype != weight.dtype:
-            # Both gradients have the dtype of the weight there, and a narrow one may not hold that of the bias.
-            dtype = torch.promote_types(weight.dtype, bias.dtype)
-            weight, bias = weight.to(dtype), bias.to(dtype)
+        weight, bias = in_one_dtype(weight, bias)
         return call(input, weight, bias, window[:2], window[2:6], window[6:], False, (), input.shape[1])
 
     return record

@@ -5,7 +5,8 @@
 // and CUDA neither has a kernel, and PyTorch's own convolutions call neither. Ours stand there. The names are
 // everybody's, so what is not depthwise is refused.
 //
-// Here padding may have four numbers: top, left, bottom, right.
+// Images (N, C, H, W) and sequences (N, C, L) come here. Padding may have twice as many numbers as a kernel
+// has directions: those in front, then those behind.
 #pragma once
 
 #include <torch/csrc/stable/library.h>
@@ -15,6 +16,7 @@
 #include <tuple>
 #include <vector>
 
+#include "../depthwise_conv1d/host.h"
 #include "host.h"
 #include "rival.h"
 
@@ -22,20 +24,29 @@ namespace torchgraft::depthwise {
 
 using Integers = std::vector<int64_t>;
 
-inline Window window_of(const Integers& stride, const Integers& padding, const Integers& dilation) {
-  TORCHGRAFT_CHECK(
-      stride.size() == 2 && dilation.size() == 2 && (padding.size() == 2 || padding.size() == 4),
-      "convolution_overrideable: stride and dilation must have 2 numbers and padding 2 or 4, got ",
-      stride.size(), ", ", dilation.size(), " and ", padding.size());
-  const size_t behind = padding.size() - 2;
-  return {stride[0],       stride[1],           padding[0],  padding[1],
-          padding[behind], padding[behind + 1], dilation[0], dilation[1]};
+template <size_t kRank>
+WindowOf<kRank> window_of(const Integers& stride, const Integers& padding, const Integers& dilation) {
+  TORCHGRAFT_CHECK(stride.size() == kRank && dilation.size() == kRank &&
+                       (padding.size() == kRank || padding.size() == 2 * kRank),
+                   "convolution_overrideable: stride and dilation must have ", kRank, " numbers and padding ",
+                   kRank, " or ", 2 * kRank, ", got ", stride.size(), ", ", dilation.size(), " and ",
+                   padding.size());
+  const size_t behind = padding.size() - kRank;
+  WindowOf<kRank> window;
+  for (size_t i = 0; i < kRank; ++i) {
+    window.numbers[i] = stride[i];
+    window.numbers[kRank + i] = padding[i];
+    window.numbers[2 * kRank + i] = padding[behind + i];
+    window.numbers[3 * kRank + i] = dilation[i];
+  }
+  return window;
 }
 
 // Throws where a convolution is none that the kernels compute.
-inline void check_depthwise(const Tensor& input, const Tensor& weight, bool transposed, int64_t groups) {
-  check_dim(input, 4, "input");
-  check_weight(weight);
+template <size_t kRank>
+void check_depthwise(const Tensor& input, const Tensor& weight, bool transposed, int64_t groups) {
+  check_dim(input, kRank + 2, "input");
+  check_weight<kRank>(weight);
   TORCHGRAFT_CHECK(
       !transposed && groups == input.size(1),
       "convolution_overrideable: torchgraft's kernels compute depthwise convolutions, which are not "
@@ -44,35 +55,50 @@ inline void check_depthwise(const Tensor& input, const Tensor& weight, bool tran
 }
 
 // The host functions as their raw names are registered: they take the fastest kernel where that is measured.
-inline constexpr char kForward[] = "depthwise_conv2d";
-inline constexpr char kInputGrad[] = "depthwise_conv2d_input_grad";
-inline constexpr char kWeightGrad[] = "depthwise_conv2d_weight_grad";
+template <const char* kName, auto kFunction, auto kRival>
+using Registered = internal::Measured<kName, decltype(kFunction), kFunction, kRival>;
+template <typename Device, size_t kRank>
+struct Passes;
 template <typename Device>
-using Forward =
-    internal::Measured<kForward, decltype(&forward_on<Device>), &forward_on<Device>, &forward_by_pytorch>;
+struct Passes<Device, 1> {
+  using Forward = Registered<kForward<1>, &sequences_forward_on<Device>, &sequences_forward_by_pytorch>;
+  using InputGrad =
+      Registered<kInputGrad<1>, &sequences_input_grad_on<Device>, &sequences_input_grad_by_pytorch>;
+  using WeightGrad =
+      Registered<kWeightGrad<1>, &sequences_weight_grad_on<Device>, &sequences_weight_grad_by_pytorch>;
+};
 template <typename Device>
-using InputGrad = internal::Measured<kInputGrad, decltype(&input_grad_on<Device>), &input_grad_on<Device>,
-                                     &input_grad_by_pytorch>;
-template <typename Device>
-using WeightGrad = internal::Measured<kWeightGrad, decltype(&weight_grad_on<Device>), &weight_grad_on<Device>,
-                                      &weight_grad_by_pytorch>;
+struct Passes<Device, 2> {
+  using Forward = Registered<kForward<2>, &forward_on<Device>, &forward_by_pytorch>;
+  using InputGrad = Registered<kInputGrad<2>, &input_grad_on<Device>, &input_grad_by_pytorch>;
+  using WeightGrad = Registered<kWeightGrad<2>, &weight_grad_on<Device>, &weight_grad_by_pytorch>;
+};
+
+template <typename Device, size_t kRank>
+Tensor convolve_recorded(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
+                         const Integers& stride, const Integers& padding, const Integers& dilation,
+                         bool transposed, int64_t groups) {
+  check_depthwise<kRank>(input, weight, transposed, groups);
+  const WindowOf<kRank> window = window_of<kRank>(stride, padding, dilation);
+  const internal::Measuring measuring(internal::switch_is_on());
+  return std::apply(
+      [&](auto... numbers) { return Passes<Device, kRank>::Forward::call(input, weight, bias, numbers...); },
+      window.numbers);
+}
 
 template <typename Device>
 Tensor convolution_on(Tensor input, Tensor weight, std::optional<Tensor> bias, Integers stride,
                       Integers padding, Integers dilation, bool transposed, Integers /*output_padding*/,
                       int64_t groups) {
-  check_depthwise(input, weight, transposed, groups);
-  const Window window = window_of(stride, padding, dilation);
-  const internal::Measuring measuring(internal::switch_is_on());
-  return Forward<Device>::call(input, weight, bias, window.stride_height, window.stride_width,
-                               window.padding_top, window.padding_left, window.padding_bottom,
-                               window.padding_right, window.dilation_height, window.dilation_width);
+  const auto& convolve = input.dim() == 3 ? convolve_recorded<Device, 1> : convolve_recorded<Device, 2>;
+  return convolve(input, weight, bias, stride, padding, dilation, transposed, groups);
 }
 
 // Calls an operator of torchgraft through PyTorch's dispatcher, where modes see it and checks may put another
-// kernel. Before 2.13 the dispatcher prints errors instead of passing them on: there, `directly` is called if
-// no gradient may be asked for. `make_arguments` makes an array of StableIValue. Each of a tensor holds it
-// until the dispatcher takes it, so they are made for the dispatcher alone.
+// kernel. Before 2.13 the
+// dispatcher prints errors instead of passing them on: there, `directly` is called if no gradient may be
+// asked for. `make_arguments` makes an array of StableIValue. Each of a tensor holds it until the dispatcher
+// takes it, so they are made for the dispatcher alone.
 template <typename MakeArguments, typename Directly>
 Tensor dispatched(const char* name, bool differentiable, MakeArguments&& make_arguments,
                   Directly&& directly) {
@@ -83,72 +109,60 @@ Tensor dispatched(const char* name, bool differentiable, MakeArguments&& make_ar
   return torch::stable::detail::to<Tensor>(arguments[0]);
 }
 
-// Where gradients of these gradients may be asked for, all three are made of operators that have some.
-template <typename Device>
-std::tuple<Tensor, Tensor, Tensor> convolution_backward_on(Tensor output_grad, Tensor input, Tensor weight,
-                                                           Integers stride, Integers padding,
-                                                           Integers dilation, bool transposed,
-                                                           Integers /*output_padding*/, int64_t groups,
-                                                           std::vector<bool> wanted) {
+// The gradients of input, weight and bias, as far as they are wanted. Where gradients of these gradients may
+// be asked for, all three are made of operators that have some.
+template <typename Device, size_t kRank>
+std::tuple<Tensor, Tensor, Tensor> differentiate_recorded(const Tensor& output_grad, const Tensor& input,
+                                                          const Tensor& weight, const WindowOf<kRank>& window,
+                                                          const std::vector<bool>& wanted) {
   using torch::stable::detail::from;
-  check_depthwise(input, weight, transposed, groups);
-  TORCHGRAFT_CHECK(wanted.size() == 3, "output_mask must have 3 elements, got ", wanted.size());
-  const Window window = window_of(stride, padding, dilation);
-  const auto& [stride_height, stride_width, top, left, bottom, right, dilation_height, dilation_width] =
-      window;
-  const Geometry geometry = forward_geometry(input, weight, std::nullopt, window);
+  const Window of_images = as_window(window);
+  const Geometry geometry = forward_geometry(kForward<kRank>, input, weight, std::nullopt, window);
   const bool is_empty = geometry.batch == 0;
-  const Layouts layouts = is_empty ? Layouts() : layouts_of(input, weight, geometry, window);
+  const Layouts layouts = is_empty ? Layouts() : layouts_of(input, weight, geometry, of_images);
   const bool differentiable = aoti_torch_grad_mode_is_enabled();
   const internal::Measuring measuring(!differentiable && internal::switch_is_on());
+  // The numbers of a call: of the sizes that it is told, and of the window.
+  const auto call_with = [&](const std::array<int64_t, kRank>& sizes, const auto& call) {
+    return std::apply(
+        [&](auto... size) {
+          return std::apply([&](auto... number) { return call(std::tuple(size...), std::tuple(number...)); },
+                            window.numbers);
+        },
+        sizes);
+  };
   Tensor input_grad, weight_grad, bias_grad;
   if (wanted[0]) {
-    const int64_t channels = input.size(1), height = input.size(2), width = input.size(3);
     const std::optional<bool> channels_last = layouts.input_grad == Layout::channels_last;
-    const auto make_arguments = [&] {
-      return std::array<StableIValue, 14>{
-          from(output_grad),   from(weight),        from(channels),        from(height),        from(width),
-          from(channels_last), from(stride_height), from(stride_width),    from(top),           from(left),
-          from(bottom),        from(right),         from(dilation_height), from(dilation_width)};
-    };
-    const auto directly = [&] {
-      return InputGrad<Device>::call(output_grad, weight, channels, height, width, channels_last,
-                                     stride_height, stride_width, top, left, bottom, right, dilation_height,
-                                     dilation_width);
-    };
-    input_grad = dispatched(differentiable ? "torchgraft::depthwise_conv2d_input_grad"
-                                           : "torchgraft::_depthwise_conv2d_input_grad",
-                            differentiable, make_arguments, directly);
-    input_grad = with_strides(input_grad, input_grad_strides(input, layouts.input_grad, window));
+    input_grad = call_with(sizes_behind<kRank>(input), [&](const auto& sizes, const auto& numbers) {
+      const auto with = [&](const auto& function) {
+        return std::apply(function, std::tuple_cat(std::tie(output_grad, weight), std::tuple(input.size(1)),
+                                                   sizes, std::tie(channels_last), numbers));
+      };
+      return dispatched(
+          differentiable ? kPublicInputGrad<kRank> : kRawInputGrad<kRank>, differentiable,
+          [&] { return with([](const auto&... each) { return std::array{from(each)...}; }); },
+          [&] {
+            return with([](const auto&... each) { return Passes<Device, kRank>::InputGrad::call(each...); });
+          });
+    });
+    input_grad = with_strides(input_grad, input_grad_strides(input, layouts.input_grad, of_images));
   }
   if (wanted[1]) {
-    const int64_t height = weight.size(2), width = weight.size(3);
     const std::optional<ScalarType> dtype = weight.scalar_type();
     const bool channels_last = layouts.weight_grad == Layout::channels_last;
-    const auto make_arguments = [&] {
-      return std::array<StableIValue, 14>{from(output_grad),
-                                          from(input),
-                                          from(height),
-                                          from(width),
-                                          from(stride_height),
-                                          from(stride_width),
-                                          from(top),
-                                          from(left),
-                                          from(bottom),
-                                          from(right),
-                                          from(dilation_height),
-                                          from(dilation_width),
-                                          from(dtype),
-                                          from(channels_last)};
-    };
-    const auto directly = [&] {
-      return WeightGrad<Device>::call(output_grad, input, height, width, stride_height, stride_width, top,
-                                      left, bottom, right, dilation_height, dilation_width, dtype,
-                                      channels_last);
-    };
-    weight_grad = dispatched(differentiable ? "torchgraft::depthwise_conv2d_weight_grad"
-                                            : "torchgraft::_depthwise_conv2d_weight_grad",
-                             differentiable, make_arguments, directly);
+    weight_grad = call_with(sizes_behind<kRank>(weight), [&](const auto& sizes, const auto& numbers) {
+      const auto with = [&](const auto& function) {
+        return std::apply(function, std::tuple_cat(std::tie(output_grad, input), sizes, numbers,
+                                                   std::tie(dtype, channels_last)));
+      };
+      return dispatched(
+          differentiable ? kPublicWeightGrad<kRank> : kRawWeightGrad<kRank>, differentiable,
+          [&] { return with([](const auto&... each) { return std::array{from(each)...}; }); },
+          [&] {
+            return with([](const auto&... each) { return Passes<Device, kRank>::WeightGrad::call(each...); });
+          });
+    });
     if (is_empty) weight_grad = with_strides(weight_grad, strides_of_copy(weight));
   }
   if (wanted[2]) {
@@ -156,11 +170,28 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward_on(Tensor output_grad, T
     // so. On a CPU, PyTorch takes twice as long where its sums are to be halves.
     const ScalarType dtype = weight.scalar_type();
     const bool widens = input.is_cpu() && (dtype == ScalarType::Half || dtype == ScalarType::BFloat16);
-    bias_grad = torch::stable::sum(output_grad, Integers{0, 2, 3}, /*keepdim=*/false,
-                                   widens ? ScalarType::Float : dtype);
+    const Integers summed = kRank == 1 ? Integers{0, 2} : Integers{0, 2, 3};
+    bias_grad =
+        torch::stable::sum(output_grad, summed, /*keepdim=*/false, widens ? ScalarType::Float : dtype);
     if (widens) bias_grad = torch::stable::to(bias_grad, dtype);
   }
   return {input_grad, weight_grad, bias_grad};
+}
+
+template <typename Device>
+std::tuple<Tensor, Tensor, Tensor> convolution_backward_on(Tensor output_grad, Tensor input, Tensor weight,
+                                                           Integers stride, Integers padding,
+                                                           Integers dilation, bool transposed,
+                                                           Integers /*output_padding*/, int64_t groups,
+                                                           std::vector<bool> wanted) {
+  const auto differentiate = [&]<size_t kRank>(std::integral_constant<size_t, kRank>) {
+    check_depthwise<kRank>(input, weight, transposed, groups);
+    TORCHGRAFT_CHECK(wanted.size() == 3, "output_mask must have 3 elements, got ", wanted.size());
+    return differentiate_recorded<Device>(output_grad, input, weight,
+                                          window_of<kRank>(stride, padding, dilation), wanted);
+  };
+  return input.dim() == 3 ? differentiate(std::integral_constant<size_t, 1>())
+                          : differentiate(std::integral_constant<size_t, 2>());
 }
 
 }  // namespace torchgraft::depthwise

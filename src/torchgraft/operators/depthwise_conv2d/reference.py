@@ -12,7 +12,7 @@ from torchgraft.operators.depthwise_conv2d.window import Window
 def depthwise_conv2d(input: Tensor, weight: Tensor, bias: Tensor | None, *window: int) -> Tensor:
     """The convolution of each channel with its own kernels, over an input padded with zeros."""
     view = Window(*window)
-    weight, bias = _rounded(weight, input), None if bias is None else _rounded(bias, input)
+    weight, bias = rounded(weight, input), None if bias is None else rounded(bias, input)
     # As PyTorch computes 'same': what one side has more is padded before. Results then have PyTorch's strides.
     even = min(view.padding_top, view.padding_bottom), min(view.padding_left, view.padding_right)
     if view.is_uneven:
@@ -36,7 +36,7 @@ def depthwise_conv2d_input_grad(
     The gradient of the output, with zeros between its elements where the window has a stride, is convolved with kernels
     turned around. PyTorch's own gradient is as quick, but the gradient of that gradient goes channel by channel.
     """
-    view, weight = Window(*window), _rounded(weight, output_grad)
+    view, weight = Window(*window), rounded(weight, output_grad)
     (tall, wide), (rows, columns) = view.stride, view.dilation
     spread = output_grad[:, :, :, None, :, None]
     spread = F.pad(spread, (0, wide - 1, 0, 0, 0, tall - 1)).flatten(4, 5).flatten(2, 3)
@@ -69,6 +69,6 @@ def _padded(input: Tensor, view: Window) -> Tensor:
     return F.pad(input, view.padding) if view.padded else input
 
 
-def _rounded(tensor: Tensor, image: Tensor) -> Tensor:
+def rounded(tensor: Tensor, image: Tensor) -> Tensor:
     """A weight or bias in the dtype of the image; what is no floating-point number stays, and is refused."""
     return tensor.to(image.dtype) if tensor.is_floating_point() else tensor

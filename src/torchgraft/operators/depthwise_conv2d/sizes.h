@@ -5,6 +5,8 @@
 //   weight_grad  output_grad, input   -> weight_grad
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace torchgraft::depthwise {
@@ -43,11 +45,39 @@ struct Geometry {
   constexpr int64_t output_pixels() const { return depth.output * height.output * width.output; }
 };
 
-// The arguments that every one of the three operators ends with, in the order of the schema.
-struct Window {
-  int64_t stride_height, stride_width;
-  int64_t padding_top, padding_left, padding_bottom, padding_right;
-  int64_t dilation_height, dilation_width;
+// How a kernel moves over images of any rank: the arguments that every one of the three operators has, in the
+// order of the schema. Each of the four parts has a number for each direction, the innermost last.
+template <size_t kRank>
+struct WindowOf {
+  std::array<int64_t, 4 * kRank> numbers;
+
+  using Numbers = std::array<int64_t, kRank>;
+  constexpr int64_t stride(size_t direction) const { return numbers[direction]; }
+  constexpr int64_t front(size_t direction) const { return numbers[kRank + direction]; }
+  constexpr int64_t back(size_t direction) const { return numbers[2 * kRank + direction]; }
+  constexpr int64_t dilation(size_t direction) const { return numbers[3 * kRank + direction]; }
+
+  constexpr Numbers strides() const { return part(0); }
+  constexpr Numbers fronts() const { return part(1); }
+  constexpr Numbers dilations() const { return part(3); }
+
+  constexpr bool is_uneven() const {
+    for (size_t i = 0; i < kRank; ++i) {
+      if (front(i) != back(i)) return true;
+    }
+    return false;
+  }
+
+ private:
+  constexpr Numbers part(size_t which) const {
+    Numbers found = {};
+    for (size_t i = 0; i < kRank; ++i) found[i] = numbers[which * kRank + i];
+    return found;
+  }
 };
+
+// Of images (N, C, H, W), and of sequences (N, C, L).
+using Window = WindowOf<2>;
+using SequenceWindow = WindowOf<1>;
 
 }  // namespace torchgraft::depthwise

@@ -36,6 +36,8 @@ constexpr int64_t kLeastPixels = 1024;
 constexpr int64_t kGrain = 1 << 18;
 // Pixels that a strip sums at most, unless a row has more: a sum of more is less exact.
 constexpr int64_t kStripPixels = 64;
+// Columns of a row that are summed at a time, for the same reason: those of sequences are long.
+constexpr int64_t kSliceColumns = 128;
 
 template <typename T>
 class WeightGrad {
@@ -51,8 +53,9 @@ class WeightGrad {
     vectors_ = direct && geometry.taps() <= kFewTaps ? blocks_.count : 1;
     const int64_t row_bytes = geometry.width.input * blocks_.lanes * static_cast<int64_t>(sizeof(A));
     const int64_t slices = std::clamp<int64_t>(
-        ceil_divide(row_bytes * geometry.depth.kernel * geometry.height.kernel, kSliceBytes), 1,
-        ceil_divide(geometry.width.output, 32));
+        std::max(ceil_divide(row_bytes * geometry.depth.kernel * geometry.height.kernel, kSliceBytes),
+                 ceil_divide(geometry.width.output, kSliceColumns)),
+        1, ceil_divide(geometry.width.output, 32));
     slice_ = ceil_divide(geometry.width.output, slices);
     // Lines of memory hold channels of several vectors: all of them.
     const int64_t line_bytes =

@@ -1,0 +1,62 @@
+// The names of the operators, by the rank of what they convolve: 1 for sequences, 2 for images.
+#pragma once
+
+#include <cstddef>
+
+namespace torchgraft::depthwise {
+
+template <size_t kRank>
+inline constexpr char kForward[] = "";
+template <size_t kRank>
+inline constexpr char kInputGrad[] = "";
+template <size_t kRank>
+inline constexpr char kWeightGrad[] = "";
+// What messages call the dtype that a weight gradient is asked for.
+template <size_t kRank>
+inline constexpr char kDtypeOfWeightGrad[] = "";
+// The names of the gradients for PyTorch's dispatcher: the public ones, which have gradients, and the raw
+// ones.
+template <size_t kRank>
+inline constexpr char kPublicInputGrad[] = "";
+template <size_t kRank>
+inline constexpr char kRawInputGrad[] = "";
+template <size_t kRank>
+inline constexpr char kPublicWeightGrad[] = "";
+template <size_t kRank>
+inline constexpr char kRawWeightGrad[] = "";
+
+template <>
+inline constexpr char kForward<1>[] = "depthwise_conv1d";
+template <>
+inline constexpr char kInputGrad<1>[] = "depthwise_conv1d_input_grad";
+template <>
+inline constexpr char kWeightGrad<1>[] = "depthwise_conv1d_weight_grad";
+template <>
+inline constexpr char kDtypeOfWeightGrad<1>[] = "depthwise_conv1d_weight_grad, its dtype,";
+template <>
+inline constexpr char kPublicInputGrad<1>[] = "torchgraft::depthwise_conv1d_input_grad";
+template <>
+inline constexpr char kRawInputGrad<1>[] = "torchgraft::_depthwise_conv1d_input_grad";
+template <>
+inline constexpr char kPublicWeightGrad<1>[] = "torchgraft::depthwise_conv1d_weight_grad";
+template <>
+inline constexpr char kRawWeightGrad<1>[] = "torchgraft::_depthwise_conv1d_weight_grad";
+
+template <>
+inline constexpr char kForward<2>[] = "depthwise_conv2d";
+template <>
+inline constexpr char kInputGrad<2>[] = "depthwise_conv2d_input_grad";
+template <>
+inline constexpr char kWeightGrad<2>[] = "depthwise_conv2d_weight_grad";
+template <>
+inline constexpr char kDtypeOfWeightGrad<2>[] = "depthwise_conv2d_weight_grad, its dtype,";
+template <>
+inline constexpr char kPublicInputGrad<2>[] = "torchgraft::depthwise_conv2d_input_grad";
+template <>
+inline constexpr char kRawInputGrad<2>[] = "torchgraft::_depthwise_conv2d_input_grad";
+template <>
+inline constexpr char kPublicWeightGrad<2>[] = "torchgraft::depthwise_conv2d_weight_grad";
+template <>
+inline constexpr char kRawWeightGrad<2>[] = "torchgraft::_depthwise_conv2d_weight_grad";
+
+}  // namespace torchgraft::depthwise
