@@ -15,7 +15,7 @@ from torchgraft.checking.subject import find_subjects
 PACKAGE = Path(torchgraft.__file__).parent
 FOLDERS = sorted(path.parent.name for path in (PACKAGE / "operators").glob("*/__init__.py"))
 FURNITURE = {"__init__.py", "operator.py", "reference.py", "samples.py"}
-KERNELS = {"cpu.cpp", "cuda.cu"}
+KERNELS = {"cpu": "cpu.cpp", "cuda": "cuda.cu"}
 # What may name an operator, beside its own folder.
 MAY_NAME = (
     *("operators/", "nn/", "demo/", "__init__.py", "grafting.py"),
@@ -29,9 +29,12 @@ def test_every_operator_has_the_same_files(folder):
     declared = [
         each for each in Operator.registered.values() if each.module.startswith(f"torchgraft.operators.{folder}.")
     ]
-    has_kernels = any(each.declaration.kernels != "reference" for each in declared)
+    # A file for each kind of device that the operators declare kernels for, and for no other.
+    said = [each.declaration.kernels for each in declared]
+    devices = {device for kernels in said if kernels != "reference" for device in kernels}
     files = {path.name for path in (PACKAGE / "operators" / folder).iterdir()}
-    assert files >= FURNITURE | (KERNELS if has_kernels else set())
+    assert files >= FURNITURE
+    assert files & set(KERNELS.values()) == {KERNELS[device] for device in devices}
 
 
 def test_every_folder_is_imported_by_one_line_and_the_other_way_round():
