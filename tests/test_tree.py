@@ -15,7 +15,7 @@ from torchgraft.checking.subject import find_subjects
 PACKAGE = Path(torchgraft.__file__).parent
 FOLDERS = sorted(path.parent.name for path in (PACKAGE / "operators").glob("*/__init__.py"))
 FURNITURE = {"__init__.py", "operator.py", "reference.py", "samples.py"}
-KERNELS = {"cpu.cpp", "cuda.cu"}
+KERNELS = {"cpu": "cpu.cpp", "cuda": "cuda.cu"}
 # What may name an operator, beside its own folder.
 MAY_NAME = (
     *("operators/", "nn/", "demo/", "__init__.py", "grafting.py"),
@@ -29,9 +29,14 @@ def test_every_operator_has_the_same_files(folder):
     declared = [
         each for each in Operator.registered.values() if each.module.startswith(f"torchgraft.operators.{folder}.")
     ]
-    has_kernels = any(each.declaration.kernels != "reference" for each in declared)
     files = {path.name for path in (PACKAGE / "operators" / folder).iterdir()}
-    assert files >= FURNITURE | (KERNELS if has_kernels else set())
+    assert files >= FURNITURE
+    # Each kernel that is declared is registered in one file, of this folder or of another one.
+    for each in declared:
+        for device in each.declaration.kernels if each.declaration.kernels != "reference" else ():
+            registered = f"{device.upper()}, {each.name},"
+            sources = (PACKAGE / "operators").glob(f"*/{KERNELS[device]}")
+            assert sum(registered in source.read_text() for source in sources) == 1, each.name
 
 
 def test_every_folder_is_imported_by_one_line_and_the_other_way_round():

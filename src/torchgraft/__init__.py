@@ -27,6 +27,11 @@ from torchgraft.operators.depthwise_conv2d import (
     depthwise_conv2d_input_grad,
     depthwise_conv2d_weight_grad,
 )
+from torchgraft.operators.depthwise_conv3d import (
+    depthwise_conv3d,
+    depthwise_conv3d_input_grad,
+    depthwise_conv3d_weight_grad,
+)
 from torchgraft.operators.linear import linear
 from torchgraft.operators.lltm import lltm, lltm_cell
 from torchgraft.operators.mul_constant import mul_constant
@@ -60,6 +65,9 @@ __all__ = [
     "depthwise_conv2d",
     "depthwise_conv2d_input_grad",
     "depthwise_conv2d_weight_grad",
+    "depthwise_conv3d",
+    "depthwise_conv3d_input_grad",
+    "depthwise_conv3d_weight_grad",
     "fallbacks",
     "forget_choices",
     "gradient_by_reference",

@@ -7,11 +7,15 @@ from torch import Tensor
 
 from torchgraft._private import pytorch
 
+# PyTorch's names of the layout, by the dimensions of a tensor.
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
 
 def suggests_channels_last(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether PyTorch takes images (N, C, H, W) for channels_last: strides grow in the order C, W, H, N.
 
-    Of sequences (N, C, L) it says the same as of images of one row.
+    Volumes (N, C, D, H, W) are that in the order C, W, H, D, N. Of sequences (N, C, L) it says the same as of images of
+    one row.
 
     Images may be that although they are contiguous, as those of one pixel. The C++ twin of this function is
     `suggests_channels_last` in `include/torchgraft/layout.h`: the two must agree, or fake tensors lie.
@@ -32,9 +36,9 @@ def suggests_channels_last(sizes: Sequence[int], strides: Sequence[int]) -> bool
 def is_channels_last(images: Tensor) -> bool:
     """Whether images (N, C, H, W) are channels_last, or a slice of such images, and not also contiguous.
 
-    Sequences (N, C, L) are that if they lie as images of one row would. With one channel or one pixel a tensor has both
-    layouts at once; it is then called contiguous. The C++ twin of this function is `is_channels_last` in
-    `include/torchgraft/layout.h`.
+    Volumes (N, C, D, H, W) are that too, and sequences (N, C, L) if they lie as images of one row would. With one
+    channel or one pixel a tensor has both layouts at once; it is then called contiguous. The C++ twin of this
+    function is `is_channels_last` in `include/torchgraft/layout.h`.
     """
     return not images.is_contiguous() and suggests_channels_last(images.shape, images.stride())
 

@@ -19,6 +19,7 @@ TREE = {
     "Operators": [
         "docs/depthwise_conv2d.md",
         "docs/depthwise_conv1d.md",
+        "docs/depthwise_conv3d.md",
         "docs/performance/depthwise.md",
         "docs/causal_conv1d.md",
         "docs/lltm.md",

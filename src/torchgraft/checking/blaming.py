@@ -26,6 +26,7 @@ from torchgraft.checking.tensors.arguments import each_tensor, tensors_of
 from torchgraft.checking.tensors.compare import Mismatch, expect_close
 from torchgraft.checking.tensors.dtypes import in_float64
 from torchgraft.kernels.names import Names
+from torchgraft.layout import CHANNELS_LAST
 from torchgraft.operator.gradients import differentiate_reference
 
 _Kernel = Callable[..., Any]
@@ -249,6 +250,7 @@ def _laid_out(call: Call, arguments: Sequence[Any], results: Any) -> Any:
 
 def _plain(tensor: Tensor) -> Tensor:
     """Copies a tensor to memory of its own, contiguous or channels_last."""
-    if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
-        return tensor.clone(memory_format=torch.channels_last)
+    layout = CHANNELS_LAST.get(tensor.dim(), torch.contiguous_format)
+    if tensor.is_contiguous(memory_format=layout):
+        return tensor.clone(memory_format=layout)
     return tensor.clone(memory_format=torch.contiguous_format)

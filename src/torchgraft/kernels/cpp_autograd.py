@@ -30,6 +30,8 @@ _library = torch.library.Library("torchgraft", "FRAGMENT")
 def record_as_convolution(names: Names, bind: Callable[[Callable[..., Any]], Callable[..., Any]], rank: int) -> None:
     """Has an operator called so from now on where a gradient is to be recorded, on each device that has the kernels.
 
+    A device counts only if the operator declares kernels for it: the name of PyTorch's convolution is shared.
+
     Args:
         names: of an operator; the libraries of its package are not loaded yet. Its arguments are input, weight, bias
             and the numbers of stride, padding and dilation.
@@ -39,7 +41,10 @@ def record_as_convolution(names: Names, bind: Callable[[Callable[..., Any]], Cal
     """
 
     def bind_on(namespace: str, device: str) -> None:
-        if namespace == names.declaration.namespace and (call := pytorch.recorded_convolution(device)) is not None:
+        said = names.declaration
+        if said.namespace != namespace or said.kernels == "reference" or device not in said.kernels:
+            return
+        if (call := pytorch.recorded_convolution(device)) is not None:
             names.recorders[device] = bind(call)
 
     _backwards[rank] = _make_backward(names)

@@ -3,8 +3,18 @@
 from torchgraft.nn.causal_conv1d import CausalConv1d
 from torchgraft.nn.depthwise_conv1d import DepthwiseConv1d
 from torchgraft.nn.depthwise_conv2d import DepthwiseConv2d
+from torchgraft.nn.depthwise_conv3d import DepthwiseConv3d
 from torchgraft.nn.linear import Linear
 from torchgraft.nn.lltm import LLTM, LLTMCell
 from torchgraft.nn.shift import Shift
 
-__all__ = ["LLTM", "CausalConv1d", "DepthwiseConv1d", "DepthwiseConv2d", "LLTMCell", "Linear", "Shift"]
+__all__ = [
+    "LLTM",
+    "CausalConv1d",
+    "DepthwiseConv1d",
+    "DepthwiseConv2d",
+    "DepthwiseConv3d",
+    "LLTMCell",
+    "Linear",
+    "Shift",
+]

@@ -29,6 +29,13 @@ class _Words(NamedTuple):
 _WORDS = {
     1: _Words("(N, C, L) or (C, L)", "element", "length is", "kernel size is", "(left, right)"),
     2: _Words("(N, C, H, W) or (C, H, W)", "pixel", "height and width are", "kernels are", "(left, right, ...)"),
+    3: _Words(
+        "(N, C, D, H, W) or (C, D, H, W)",
+        "voxel",
+        "depth, height and width are",
+        "kernels are",
+        "(left, right, ...)",
+    ),
 }
 
 

@@ -9,6 +9,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from torchgraft.layout import CHANNELS_LAST
+
 
 @dataclass(frozen=True)
 class Drawn:
@@ -19,7 +21,7 @@ class Drawn:
 
     Attributes:
         shape: of the tensor.
-        channels_last: whether a tensor of three or four dimensions has its channels, the second, side by side.
+        channels_last: whether a tensor of three to five dimensions has its channels, the second, side by side.
         scale: the standard deviation. What is fed back into itself grows, error and all, unless its weights are small.
         values: what it holds instead, taken in turn, where only certain values are of interest.
         rounded: a dtype that the values are rounded to first, whatever the dtype of the tensor.
@@ -56,7 +58,8 @@ class Drawn:
             turned = (self.shape[0], self.shape[2], self.shape[1])
             plain = replace(self, channels_last=False).make(device, dtype, generator)
             return torch.empty(turned, device=device, dtype=dtype).transpose(1, 2).copy_(plain)
-        layout = torch.channels_last if self.channels_last and len(self.shape) == 4 else torch.contiguous_format
+        layouts = CHANNELS_LAST if self.channels_last else {}
+        layout = layouts.get(len(self.shape), torch.contiguous_format)
         if device.type == "meta":
             return torch.empty(self.shape, dtype=dtype, device=device, memory_format=layout)
         if self.values is not None:

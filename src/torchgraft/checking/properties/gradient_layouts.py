@@ -24,6 +24,7 @@ from torchgraft.checking.tensors.arguments import tensors_of
 from torchgraft.checking.tensors.compare import expect_same
 from torchgraft.checking.tensors.gradients import attached, differentiate, leaves_of
 from torchgraft.checking.tensors.strides import significant_strides
+from torchgraft.layout import CHANNELS_LAST
 from torchgraft.sampling import Sample
 
 
@@ -35,9 +36,11 @@ def check(case: Case) -> None:
 
 
 def _has_both_layouts(sample: Sample) -> bool:
-    tensors = [tensor for tensor in tensors_of(sample.make("meta", torch.float32)) if tensor.dim() == 4]
+    tensors = [tensor for tensor in tensors_of(sample.make("meta", torch.float32)) if tensor.dim() in CHANNELS_LAST]
     return any(
-        tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last) and max(tensor.shape[2:]) > 1
+        tensor.is_contiguous()
+        and tensor.is_contiguous(memory_format=CHANNELS_LAST[tensor.dim()])
+        and max(tensor.shape[2:]) > 1
         for tensor in tensors
     )
 

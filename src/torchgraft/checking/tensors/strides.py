@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchgraft.layout import CHANNELS_LAST
+
 
 def significant_strides(tensor: Tensor) -> tuple[int, ...]:
     """Returns the strides that matter: not those of dimensions of one element, nor those of empty tensors."""
@@ -40,7 +42,7 @@ def in_any_strides(tensor: Tensor, random: Random) -> Tensor:
     kinds = _kinds(tensor)
     # A tensor may begin at any element: a vector of several elements is aligned at few of them.
     kinds["offset by a few elements"] = partial(_offset, tensor, random.randint(1, _FEW))
-    if tensor.dim() == 4:
+    if tensor.dim() in CHANNELS_LAST:
         kinds["channels_last, offset by a few elements"] = partial(_pixels_offset, tensor, random.randint(1, _FEW))
     return random.choice(list(kinds.values()))()
 
@@ -51,8 +53,8 @@ def in_ambiguous_strides(tensor: Tensor, random: Random) -> Tensor:
     It may be expanded, so its values are others; the stride of a dimension of one element may be any number.
     """
     choice = random.random()
-    if tensor.dim() == 4 and choice < _USUAL:
-        layout = random.choice((torch.contiguous_format, torch.channels_last))
+    if tensor.dim() in CHANNELS_LAST and choice < _USUAL:
+        layout = random.choice((torch.contiguous_format, CHANNELS_LAST[tensor.dim()]))
         return tensor.clone(memory_format=layout)
     if choice < 0.6:
         changed = in_any_strides(tensor, random)
@@ -94,8 +96,8 @@ def _kinds(tensor: Tensor) -> dict[str, Callable[[], Tensor]]:
     }
     if tensor.dim() >= 2:
         kinds["last two dimensions transposed"] = lambda: _contiguous(tensor.transpose(-1, -2)).transpose(-1, -2)
-    if tensor.dim() == 4:
-        kinds["channels_last"] = lambda: tensor.clone(memory_format=torch.channels_last)
+    if tensor.dim() in CHANNELS_LAST:
+        kinds["channels_last"] = lambda: tensor.clone(memory_format=CHANNELS_LAST[tensor.dim()])
         kinds["channels cut out of channels_last"] = partial(_channels_cut, tensor)
         # Asynchronous copies need four bytes: two elements of half types.
         for elements in (1, 2):
@@ -126,10 +128,10 @@ def _offset(tensor: Tensor, elements: int = 1) -> Tensor:
 
 
 def _pixels_offset(tensor: Tensor, elements: int) -> Tensor:
-    return _offset(tensor.permute(0, 2, 3, 1), elements).permute(0, 3, 1, 2)
+    return _offset(tensor.movedim(1, -1), elements).movedim(-1, 1)
 
 
 def _channels_cut(tensor: Tensor) -> Tensor:
-    pixels = tensor.permute(0, 2, 3, 1)
+    pixels = tensor.movedim(1, -1)
     *outer, channels = pixels.shape
-    return _part(pixels, (*outer, 2 * channels), (..., slice(channels))).permute(0, 3, 1, 2)
+    return _part(pixels, (*outer, 2 * channels), (..., slice(channels))).movedim(-1, 1)

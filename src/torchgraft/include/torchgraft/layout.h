@@ -22,8 +22,10 @@ namespace torchgraft {
 // contiguous.
 enum class Layout { contiguous, channels_last };
 
-// The strides of a (N, C, H, W) tensor, in elements.
-using Strides = std::array<int64_t, 4>;
+// The strides of a (N, C, H, W) tensor, in elements, and those of a tensor of any rank.
+template <size_t kDim>
+using StridesOf = std::array<int64_t, kDim>;
+using Strides = StridesOf<4>;
 
 // Strides of a dense (N, C, H, W) tensor.
 inline Strides dense_strides(int64_t channels, int64_t height, int64_t width, Layout layout) {
@@ -31,27 +33,50 @@ inline Strides dense_strides(int64_t channels, int64_t height, int64_t width, La
   return {height * width * channels, 1, width * channels, channels};
 }
 
-// The sizes and strides of a (N, C, H, W) tensor.
-struct Strided {
-  std::array<int64_t, 4> sizes;
-  Strides strides;
-};
+// Strides of a dense tensor of these sizes: images (N, C, H, W), or volumes (N, C, D, H, W).
+template <size_t kDim>
+StridesOf<kDim> dense_strides(const std::array<int64_t, kDim>& sizes, Layout layout) {
+  StridesOf<kDim> strides;
+  int64_t step = layout == Layout::channels_last ? sizes[1] : 1;
+  for (size_t d = kDim - 1; d > 1; step *= sizes[d--]) strides[d] = step;
+  strides[0] = layout == Layout::channels_last ? step : step * sizes[1];
+  strides[1] = layout == Layout::channels_last ? 1 : step;
+  return strides;
+}
 
-// The sizes and strides of a tensor with four dimensions.
-inline Strided strided(const Tensor& tensor) {
+// The sizes and strides of a tensor of images (N, C, H, W), or with another number of dimensions.
+template <size_t kDim>
+struct StridedOf {
+  std::array<int64_t, kDim> sizes;
+  StridesOf<kDim> strides;
+};
+using Strided = StridedOf<4>;
+
+// The sizes and strides of a tensor with so many dimensions, which are four if it holds images.
+template <size_t kDim = 4>
+StridedOf<kDim> strided(const Tensor& tensor) {
   const auto sizes = tensor.sizes();
   const auto strides = tensor.strides();
-  return {{sizes[0], sizes[1], sizes[2], sizes[3]}, {strides[0], strides[1], strides[2], strides[3]}};
+  StridedOf<kDim> result;
+  for (size_t d = 0; d < kDim; ++d) {
+    result.sizes[d] = sizes[d];
+    result.strides[d] = strides[d];
+  }
+  return result;
 }
 
 // Whether PyTorch takes images for channels_last (`suggest_memory_format`): strides grow in the order C, W,
-// H, N. Images may be that although they are contiguous, as those of one pixel. The Python twin of this
-// function is `suggests_channels_last` in `torchgraft/layout.py`; the two must agree, or fake tensors lie.
-inline bool suggests_channels_last(const Strided& images) {
+// H, N; those of volumes in the order C, W, H, D, N. Images may be that although they are contiguous, as
+// those of one pixel. The Python twin of this function is `suggests_channels_last` in `torchgraft/layout.py`;
+// the two must agree, or fake tensors lie.
+template <size_t kDim>
+bool suggests_channels_last(const StridedOf<kDim>& images) {
   const auto& [sizes, strides] = images;
   if (strides[1] == 0) return false;
   int64_t least = 0;
-  for (const int d : {1, 3, 2, 0}) {
+  for (size_t i = 0; i < kDim; ++i) {
+    // Channels come first and the batch last.
+    const size_t d = i == 0 ? 1 : i == kDim - 1 ? 0 : kDim - i;
     if (sizes[d] == 0 || strides[d] < least) return false;
     // (N, 1, 1, 1) and an expanded batch fit both orders.
     if (d == 0 && least == strides[1]) return false;
@@ -70,12 +95,13 @@ inline Layout layout_of(const Tensor& tensor) {
   return is_channels_last(tensor) ? Layout::channels_last : Layout::contiguous;
 }
 
-// Whether a (N, C, H, W) tensor is dense in this layout. The stride of a dimension of size one does not
+// Whether images, or volumes, are dense in this layout. The stride of a dimension of size one does not
 // matter.
-inline bool has_layout(const Strided& images, Layout layout) {
+template <size_t kDim>
+bool has_layout(const StridedOf<kDim>& images, Layout layout) {
   const auto& [sizes, strides] = images;
-  const Strides wanted = dense_strides(sizes[1], sizes[2], sizes[3], layout);
-  for (int d = 0; d < 4; ++d) {
+  const StridesOf<kDim> wanted = dense_strides(sizes, layout);
+  for (size_t d = 0; d < kDim; ++d) {
     if (sizes[d] != 1 && strides[d] != wanted[d]) return false;
   }
   return true;

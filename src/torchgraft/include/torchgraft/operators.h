@@ -164,6 +164,48 @@ inline Tensor depthwise_conv2d_weight_grad(const Tensor& output_grad, const Tens
       torchgraft_declared, "torchgraft::depthwise_conv2d_weight_grad", output_grad, input, kernel_height, kernel_width, stride_height, stride_width, padding_top, padding_left, padding_bottom, padding_right, dilation_height, dilation_width, dtype, channels_last));
 }
 
+// torchgraft::depthwise_conv3d(Tensor input, Tensor weight, Tensor? bias, int stride_depth, int stride_height, int stride_width, int padding_front, int padding_top, int padding_left, int padding_back, int padding_bottom, int padding_right, int dilation_depth, int dilation_height, int dilation_width) -> Tensor
+inline Tensor depthwise_conv3d(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, int64_t stride_depth, int64_t stride_height, int64_t stride_width, int64_t padding_front, int64_t padding_top, int64_t padding_left, int64_t padding_back, int64_t padding_bottom, int64_t padding_right, int64_t dilation_depth, int64_t dilation_height, int64_t dilation_width) {
+  static constexpr ::torchgraft::internal::Declaration torchgraft_declared{
+      "torchgraft", "depthwise_conv3d",
+      "Tensor, Tensor, Tensor?, int, int, int, int, int, int, int, int, int, int, int, int",
+      "Tensor",
+      "input weight bias stride_depth stride_height stride_width padding_front padding_top padding_left padding_back padding_bottom padding_right dilation_depth dilation_height dilation_width",
+      "input float64 float32 float16 bfloat16;~weight float64 float32 float16 bfloat16;~bias float64 float32 float16 bfloat16",
+      "..., M 1 _ _ _, M -> ..."};
+  [[maybe_unused]] static const bool torchgraft_fits = ::torchgraft::internal::check_version(torchgraft_declared);
+  return std::get<0>(::torchgraft::internal::call<std::tuple<Tensor>>(
+      torchgraft_declared, "torchgraft::depthwise_conv3d", input, weight, bias, stride_depth, stride_height, stride_width, padding_front, padding_top, padding_left, padding_back, padding_bottom, padding_right, dilation_depth, dilation_height, dilation_width));
+}
+
+// torchgraft::depthwise_conv3d_input_grad(Tensor output_grad, Tensor weight, SymInt channels, SymInt depth, SymInt height, SymInt width, bool? channels_last, int stride_depth, int stride_height, int stride_width, int padding_front, int padding_top, int padding_left, int padding_back, int padding_bottom, int padding_right, int dilation_depth, int dilation_height, int dilation_width) -> Tensor
+inline Tensor depthwise_conv3d_input_grad(const Tensor& output_grad, const Tensor& weight, int64_t channels, int64_t depth, int64_t height, int64_t width, const std::optional<bool>& channels_last, int64_t stride_depth, int64_t stride_height, int64_t stride_width, int64_t padding_front, int64_t padding_top, int64_t padding_left, int64_t padding_back, int64_t padding_bottom, int64_t padding_right, int64_t dilation_depth, int64_t dilation_height, int64_t dilation_width) {
+  static constexpr ::torchgraft::internal::Declaration torchgraft_declared{
+      "torchgraft", "depthwise_conv3d_input_grad",
+      "Tensor, Tensor, int, int, int, int, bool?, int, int, int, int, int, int, int, int, int, int, int, int",
+      "Tensor",
+      "output_grad weight channels depth height width channels_last stride_depth stride_height stride_width padding_front padding_top padding_left padding_back padding_bottom padding_right dilation_depth dilation_height dilation_width",
+      "output_grad float64 float32 float16 bfloat16;~weight float64 float32 float16 bfloat16",
+      "N M _ _ _, M 1 _ _ _ -> N channels depth height width"};
+  [[maybe_unused]] static const bool torchgraft_fits = ::torchgraft::internal::check_version(torchgraft_declared);
+  return std::get<0>(::torchgraft::internal::call<std::tuple<Tensor>>(
+      torchgraft_declared, "torchgraft::depthwise_conv3d_input_grad", output_grad, weight, channels, depth, height, width, channels_last, stride_depth, stride_height, stride_width, padding_front, padding_top, padding_left, padding_back, padding_bottom, padding_right, dilation_depth, dilation_height, dilation_width));
+}
+
+// torchgraft::depthwise_conv3d_weight_grad(Tensor output_grad, Tensor input, SymInt kernel_depth, SymInt kernel_height, SymInt kernel_width, int stride_depth, int stride_height, int stride_width, int padding_front, int padding_top, int padding_left, int padding_back, int padding_bottom, int padding_right, int dilation_depth, int dilation_height, int dilation_width, ScalarType? dtype=None, bool channels_last=False) -> Tensor
+inline Tensor depthwise_conv3d_weight_grad(const Tensor& output_grad, const Tensor& input, int64_t kernel_depth, int64_t kernel_height, int64_t kernel_width, int64_t stride_depth, int64_t stride_height, int64_t stride_width, int64_t padding_front, int64_t padding_top, int64_t padding_left, int64_t padding_back, int64_t padding_bottom, int64_t padding_right, int64_t dilation_depth, int64_t dilation_height, int64_t dilation_width, const std::optional<ScalarType>& dtype = std::nullopt, bool channels_last = false) {
+  static constexpr ::torchgraft::internal::Declaration torchgraft_declared{
+      "torchgraft", "depthwise_conv3d_weight_grad",
+      "Tensor, Tensor, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, ScalarType?, bool",
+      "Tensor",
+      "output_grad input kernel_depth kernel_height kernel_width stride_depth stride_height stride_width padding_front padding_top padding_left padding_back padding_bottom padding_right dilation_depth dilation_height dilation_width dtype channels_last",
+      "output_grad float64 float32 float16 bfloat16;input float64 float32 float16 bfloat16",
+      "N M _ _ _, N C D H W -> M 1 kernel_depth kernel_height kernel_width"};
+  [[maybe_unused]] static const bool torchgraft_fits = ::torchgraft::internal::check_version(torchgraft_declared);
+  return std::get<0>(::torchgraft::internal::call<std::tuple<Tensor>>(
+      torchgraft_declared, "torchgraft::depthwise_conv3d_weight_grad", output_grad, input, kernel_depth, kernel_height, kernel_width, stride_depth, stride_height, stride_width, padding_front, padding_top, padding_left, padding_back, padding_bottom, padding_right, dilation_depth, dilation_height, dilation_width, dtype, channels_last));
+}
+
 // linear is not here: its best kernel is what PyTorch has, and a C++ program calls that.
 
 // torchgraft::lltm(Tensor input, Tensor h0, Tensor c0, Tensor weight_ih, Tensor weight_hh, Tensor? bias, bool reverse, bool allow_tf32) -> (Tensor, Tensor, Tensor, Tensor, Tensor)

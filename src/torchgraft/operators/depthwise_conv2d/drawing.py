@@ -1,7 +1,9 @@
 """Convolutions drawn by machine, as many of them as possible at a border of the code: see `draw_any`."""
 
+import math
 from dataclasses import replace
 from random import Random
+from typing import Any, TypeVar
 
 from torchgraft.operators.depthwise_conv2d.case import PLAIN, ConvolutionCase
 from torchgraft.operators.depthwise_conv2d.window import Window
@@ -147,17 +149,19 @@ def draw_padding(random: Random, size: int, kernel: int, dilation: int) -> tuple
     return before, behind + max(missing, 0)
 
 
-def shrunk(case: ConvolutionCase, budget: Budget) -> ConvolutionCase | None:
+# A case of images or of volumes.
+_Case = TypeVar("_Case", bound=Any)
+
+
+def shrunk(case: _Case, budget: Budget) -> _Case | None:
     """The same with fewer images and channels, so that a budget has room for it; None where it has for no such one."""
-    batch, channels, height, width = case.input
-    output = case.window.output_size(height, width, *case.kernel)
-    pixels, taps = output[0] * output[1], case.kernel[0] * case.kernel[1]
+    batch, channels, *size = case.input
+    pixels, taps = math.prod(case.window.output_size(*size, *case.kernel)), math.prod(case.kernel)
     of_plane = pixels * taps * case.multiplier
-    elements_of_plane = pixels * case.multiplier + height * width
+    elements_of_plane = pixels * case.multiplier + math.prod(size)
     # Of input and output, which padding or a multiplier makes large, and of images with their padding, which PyTorch's
     # own convolutions make.
-    padding = case.window.padding
-    padded = (height + padding[2] + padding[3]) * (width + padding[0] + padding[1]) * case.multiplier
+    padded = case.multiplier * math.prod(map(sum, zip(size, case.window.before, case.window.behind, strict=True)))
     most = min(
         budget.products // of_plane,
         3 * budget.elements // elements_of_plane,
@@ -168,4 +172,4 @@ def shrunk(case: ConvolutionCase, budget: Budget) -> ConvolutionCase | None:
     if most_channels < 1:
         return None
     channels = min(channels, most_channels)
-    return replace(case, input=(min(batch, most // channels), channels, height, width))
+    return replace(case, input=(min(batch, most // channels), channels, *size))

@@ -58,6 +58,14 @@ struct Words<2> {
                               *weight = "(channels, 1, height, width)", *sides = "(left, right, ...)";
 };
 
+template <>
+struct Words<3> {
+  static constexpr const char *elements = "voxels", *element = "voxel",
+                              *sizes = "depth, height and width are", *kernels = "kernels are",
+                              *images = "(N, C, D, H, W) or (C, D, H, W)",
+                              *weight = "(channels, 1, depth, height, width)", *sides = "(left, right, ...)";
+};
+
 // Numbers as Python writes them: one alone, or several in a tuple.
 template <size_t kRank>
 std::string in_words(const std::array<int64_t, kRank>& numbers, const char* between = ", ") {
@@ -149,6 +157,10 @@ inline Geometry geometry_of(int64_t batch, int64_t channels, int64_t multiplier,
                             const std::array<Extent, 1>& extents) {
   return {batch, channels, multiplier, kOneRow, extents[0]};
 }
+inline Geometry geometry_of(int64_t batch, int64_t channels, int64_t multiplier,
+                            const std::array<Extent, 3>& extents) {
+  return {batch, channels, multiplier, extents[1], extents[2], extents[0]};
+}
 
 template <size_t kRank>
 Geometry make_geometry(const char* name, int64_t batch, int64_t channels, int64_t output_channels,
@@ -184,9 +196,10 @@ inline std::string shape_in_words(const Tensor& tensor) {
 
 template <size_t kRank>
 void check_output_grad(const char* name, const Tensor& output_grad, const Geometry& geometry) {
-  const std::array<int64_t, 2> image = {geometry.height.output, geometry.width.output};
+  const std::array<int64_t, 3> volume = {geometry.depth.output, geometry.height.output,
+                                         geometry.width.output};
   std::array<int64_t, kRank + 2> expected = {geometry.batch, geometry.output_channels()};
-  for (size_t i = 0; i < kRank; ++i) expected[i + 2] = image[i + 2 - kRank];
+  for (size_t i = 0; i < kRank; ++i) expected[i + 2] = volume[i + 3 - kRank];
   const auto found = output_grad.sizes();
   TORCHGRAFT_CHECK(std::equal(expected.begin(), expected.end(), found.begin()), name,
                    ": output_grad must be ", in_words(expected), " for these sizes, got ",

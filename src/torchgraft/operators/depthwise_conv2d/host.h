@@ -1,6 +1,7 @@
-// The three host functions, for any device and for images and sequences: what they are given is checked,
-// results are allocated, and images are brought into the layout that kernels take. A sequence (N, C, L) is an
-// image of one row. Device tells how that is done on one kind of device:
+// The three host functions, for any device and for images, sequences and volumes: what they are given is
+// checked, results are allocated, and images are brought into the layout that kernels take. A sequence
+// (N, C, L) is an image of one row, and a dense volume (N, C, D, H, W) one of D * H rows, in either layout.
+// Device tells how that is done on one kind of device:
 //
 //   Device(tensor)                           makes the tensor's device current, for a scope
 //   Layout layout<T>(geometry, asked)        that kernels are given
@@ -67,49 +68,99 @@ Tensor rounded_to(const Tensor& tensor, const char* name, Layout layout = Layout
   return rounded;
 }
 
-// The window of an image of one row, over which that of a sequence moves.
+// The window of an image of one row, over which that of a sequence moves; others stay.
 inline const Window& as_window(const Window& window) { return window; }
+inline const VolumeWindow& as_window(const VolumeWindow& window) { return window; }
 inline Window as_window(const SequenceWindow& window) {
   return {1, window.stride(0), 0, window.front(0), 0, window.back(0), 1, window.dilation(0)};
 }
 
-// A tensor of sequences (N, C, L) as images of one row (N, C, 1, L), and images as what they were made of.
-// Neither is a view to autograd, nor a copy.
+// The memory of a tensor with other sizes and strides: no view to autograd, nor a copy.
+template <size_t kDim>
+Tensor reinterpreted(const Tensor& tensor, const StridedOf<kDim>& as) {
+  AtenTensorHandle result = nullptr;
+  TORCH_ERROR_CODE_CHECK(aoti_torch__reinterpret_tensor(tensor.get(), kDim, as.sizes.data(),
+                                                        as.strides.data(), /*offset=*/0, &result));
+  return Tensor(result);
+}
+
+// The volumes themselves if they are dense in the layout, otherwise a copy in it.
+inline Tensor volumes_in(const Tensor& volumes, Layout layout) {
+  check_memory(volumes, "a tensor");
+  const StridedOf<5> given = strided<5>(volumes);
+  if (has_layout(given, layout)) return volumes;
+  std::array<int64_t, 5> sizes;
+  std::transform(given.sizes.begin(), given.sizes.end(), sizes.begin(),
+                 [](int64_t size) { return std::max<int64_t>(size, 1); });
+  Tensor copy = empty_strided(given.sizes.data(), dense_strides(sizes, layout).data(), 5, volumes);
+  torch::stable::copy_(copy, volumes);
+  return copy;
+}
+
+// A tensor of sequences (N, C, L) as images of one row (N, C, 1, L), or of volumes as images (N, C, D * H, W)
+// that are dense in a layout, for which volumes may be copied; and images as what they were made of, where
+// volumes have so many planes.
 template <size_t kRank>
-Tensor as_images(Tensor tensor) {
-  if constexpr (kRank == 2) {
+Tensor as_images(Tensor tensor, [[maybe_unused]] Layout layout = Layout::contiguous) {
+  if constexpr (kRank == 1) {
+    return reinterpreted(tensor, as_image(tensor));
+  } else if constexpr (kRank == 2) {
     return tensor;
   } else {
-    const auto [sizes, strides] = as_image(tensor);
-    AtenTensorHandle images = nullptr;
-    TORCH_ERROR_CODE_CHECK(aoti_torch__reinterpret_tensor(tensor.get(), 4, sizes.data(), strides.data(),
-                                                          /*offset=*/0, &images));
-    return Tensor(images);
+    const std::array<int64_t, 5> sizes = strided<5>(tensor).sizes;
+    return reinterpreted(volumes_in(tensor, layout),
+                         dense<4>({sizes[0], sizes[1], sizes[2] * sizes[3], sizes[4]}, layout));
   }
 }
 template <size_t kRank>
-Tensor from_images(Tensor images) {
-  if constexpr (kRank == 2) {
+Tensor from_images(Tensor images, [[maybe_unused]] int64_t planes = 1) {
+  if constexpr (kRank == 1) {
+    const auto [sizes, strides] = strided(images);
+    return reinterpreted<3>(images, {{sizes[0], sizes[1], sizes[3]}, {strides[0], strides[1], strides[3]}});
+  } else if constexpr (kRank == 2) {
     return images;
   } else {
     const auto [sizes, strides] = strided(images);
-    const std::array<int64_t, 3> own_sizes = {sizes[0], sizes[1], sizes[3]};
-    const std::array<int64_t, 3> own_strides = {strides[0], strides[1], strides[3]};
-    AtenTensorHandle tensor = nullptr;
-    TORCH_ERROR_CODE_CHECK(aoti_torch__reinterpret_tensor(images.get(), 3, own_sizes.data(),
-                                                          own_strides.data(), /*offset=*/0, &tensor));
-    return Tensor(tensor);
+    const int64_t height = sizes[2] / planes;
+    return reinterpreted<5>(images, {{sizes[0], sizes[1], planes, height, sizes[3]},
+                                     {strides[0], strides[1], height * strides[2], strides[2], strides[3]}});
   }
+}
+
+// The dimensions in which strides of a rank are compared: those of sequences are those of images of one row.
+template <size_t kRank>
+inline constexpr size_t kDimOfImages = kRank == 3 ? 5 : 4;
+
+// The layout that images have, or sequences and volumes.
+template <size_t kRank>
+Layout layout_of_rank(const Tensor& tensor) {
+  const auto images = as_image<kDimOfImages<kRank>>(tensor);
+  const bool is_last = !tensor.is_contiguous() && suggests_channels_last(images);
+  return is_last ? Layout::channels_last : Layout::contiguous;
 }
 
 // The layout to compute in. PyTorch's results of sequences are contiguous, however its input lies: a device
 // that can bring a result into the other layout takes the sequences as they lie.
 template <typename Device, size_t kRank>
-Layout computed_in(const Tensor& images, Layout asked) {
-  constexpr bool relayouts = requires(const Device& device) { device.relayout(images, Layout::contiguous); };
-  if (!relayouts || kRank != 1 || has_layout(images, asked)) return asked;
-  const Layout other = asked == Layout::contiguous ? Layout::channels_last : Layout::contiguous;
-  return has_layout(images, other) ? other : asked;
+Layout computed_in([[maybe_unused]] const Tensor& tensor, Layout asked) {
+  constexpr bool relayouts = requires(const Device& device) { device.relayout(tensor, Layout::contiguous); };
+  if constexpr (relayouts && kRank == 1) {
+    const Strided images = as_image(tensor);
+    if (has_layout(images, asked)) return asked;
+    const Layout other = asked == Layout::contiguous ? Layout::channels_last : Layout::contiguous;
+    if (has_layout(images, other)) return other;
+  }
+  return asked;
+}
+
+// Uninitialised images for an output or an input, of as many rows as there are in all planes.
+inline Tensor empty_output_images(const Geometry& geometry, Layout layout, const Tensor& like) {
+  return empty_images(geometry.batch, geometry.output_channels(),
+                      geometry.depth.output * geometry.height.output, geometry.width.output, layout, like);
+}
+inline Tensor empty_input_images(const Geometry& geometry, Layout layout, const Tensor& like) {
+  return empty_images(geometry.batch, geometry.channels, geometry.depth.input * geometry.height.input,
+                      geometry.width.input, layout, like);
 }
 
 template <typename Device, size_t kRank>
@@ -118,21 +169,20 @@ Tensor forward_of(Tensor input, Tensor weight, std::optional<Tensor> bias, const
   const Geometry geometry = forward_geometry(name, input, weight, bias, window);
   if (input.size(0) == 0) {
     dispatch_floating(input.scalar_type(), name, [](auto) {});
-    return from_images<kRank>(empty_output(input, geometry, as_window(window)));
+    const Tensor output = empty_output(input, geometry, as_window(window));
+    return kRank == 1 ? from_images<kRank>(output) : output;
   }
   return dispatch_floating(input.scalar_type(), name, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const Device device(input);
     const Layout asked = layouts_of(input, weight, geometry, as_window(window)).output;
-    input = as_images<kRank>(std::move(input));
     const Layout layout = device.template layout<T>(geometry, computed_in<Device, kRank>(input, asked));
-    Tensor output = empty_images(geometry.batch, geometry.output_channels(), geometry.height.output,
-                                 geometry.width.output, layout, input);
-    input = device.to_layout(input, layout);
+    Tensor output = empty_output_images(geometry, layout, input);
+    input = device.to_layout(as_images<kRank>(std::move(input), layout), layout);
     weight = device.template readable<T>(as_images<kRank>(std::move(weight)), "weight");
     if (bias) bias = device.template readable<T>(*bias, "bias");
     device.forward(data_of<T>(input), weight, bias, mutable_data_of<T>(output), geometry, layout);
-    return from_images<kRank>(result_in(device, output, layout, asked));
+    return from_images<kRank>(result_in(device, output, layout, asked), geometry.depth.output);
   });
 }
 
@@ -145,18 +195,16 @@ Tensor input_grad_of(Tensor output_grad, Tensor weight, int64_t channels,
   return dispatch_floating(output_grad.scalar_type(), name, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const Device device(output_grad);
-    output_grad = as_images<kRank>(std::move(output_grad));
-    Layout asked = layout_of(output_grad);
+    Layout asked = layout_of_rank<kRank>(output_grad);
     if (channels_last) asked = *channels_last ? Layout::channels_last : Layout::contiguous;
     const Layout layout = device.template layout<T>(geometry, computed_in<Device, kRank>(output_grad, asked));
-    Tensor result = empty_images(geometry.batch, channels, geometry.height.input, geometry.width.input,
-                                 layout, output_grad);
+    Tensor result = empty_input_images(geometry, layout, output_grad);
     if (geometry.batch > 0) {
-      output_grad = device.to_layout(output_grad, layout);
+      output_grad = device.to_layout(as_images<kRank>(std::move(output_grad), layout), layout);
       weight = device.template readable<T>(as_images<kRank>(std::move(weight)), "weight");
       device.input_grad(data_of<T>(output_grad), weight, mutable_data_of<T>(result), geometry, layout);
     }
-    return from_images<kRank>(result_in(device, result, layout, asked));
+    return from_images<kRank>(result_in(device, result, layout, asked), geometry.depth.input);
   });
 }
 
@@ -184,8 +232,9 @@ Tensor sum_weight_grad(const Device& device, Tensor output_grad, Tensor input, c
   const auto [layout, channels] = device.template arrange_weight_grad<T>(geometry, layout_of(input));
   Geometry given = geometry;
   given.channels = channels;
-  Tensor result = empty_weight(given.output_channels(), geometry.height.kernel, geometry.width.kernel,
-                               result_layout, input, kDtypeOf<R>);
+  const int64_t rows = checked_product(geometry.depth.kernel, geometry.height.kernel, "a result");
+  Tensor result =
+      empty_weight(given.output_channels(), rows, geometry.width.kernel, result_layout, input, kDtypeOf<R>);
   // No images have any layout, and count as contiguous: nothing is given to their channels.
   if (geometry.batch == 0) {
     torch::stable::zero_(result);
@@ -208,21 +257,25 @@ Tensor weight_grad_of(Tensor output_grad, Tensor input, const std::array<int64_t
     using T = typename decltype(tag)::type;
     using A = accumulate_t<T>;
     const Device device(input);
-    input = as_images<kRank>(std::move(input));
-    output_grad = as_images<kRank>(std::move(output_grad));
+    const Layout given = layout_of_rank<kRank>(input);
+    input = as_images<kRank>(std::move(input), given);
+    output_grad = as_images<kRank>(std::move(output_grad), given);
+    const auto result = [&](const Tensor& images) {
+      return from_images<kRank>(images, geometry.depth.kernel);
+    };
     if (!dtype || *dtype == kDtypeOf<T>) {
-      return from_images<kRank>(sum_weight_grad<T, T>(device, output_grad, input, geometry, layout));
+      return result(sum_weight_grad<T, T>(device, output_grad, input, geometry, layout));
     }
     const Tensor sums = sum_weight_grad<A, T>(device, output_grad, input, geometry, layout);
     return dispatch_floating(*dtype, kDtypeOfWeightGrad<kRank>, [&](auto result_tag) {
       using R = typename decltype(result_tag)::type;
-      return from_images<kRank>(rounded_to<R>(sums, "the sums", layout));
+      return result(rounded_to<R>(sums, "the sums", layout));
     });
   });
 }
 
 // The host functions of images, with the arguments of the schemas; those of sequences are in
-// sequences.h.
+// sequences.h, and those of volumes in volumes.h.
 
 template <typename Device>
 Tensor forward_on(Tensor input, Tensor weight, std::optional<Tensor> bias, int64_t stride_height,

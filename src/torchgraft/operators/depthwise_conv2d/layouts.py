@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchgraft.layout import onednn_takes, order_of_dimensions, suggests_channels_last, thread_count
-from torchgraft.operators.depthwise_conv2d.window import Window
+from torchgraft.operators.windows import AnyWindow
 
 
 class Layouts(NamedTuple):
@@ -23,36 +23,43 @@ class Layouts(NamedTuple):
 
 
 class _Strided(NamedTuple):
-    """Sizes and strides of images (N, C, H, W); of sequences (N, C, L) as images of one row."""
+    """Sizes and strides of images (N, C, H, W) or volumes (N, C, D, H, W); of sequences as images of one row."""
 
     sizes: Sequence[int]
     strides: Sequence[int]
 
 
-def dense_strides(sizes: Sequence[int], channels_last: bool) -> tuple[int, int, int, int]:
-    """The strides of dense images (N, C, H, W)."""
-    _, channels, height, width = sizes
-    if channels_last:
-        return height * width * channels, 1, width * channels, channels
-    return channels * height * width, height * width, width, 1
+def dense_strides(sizes: Sequence[int], channels_last: bool) -> tuple[int, ...]:
+    """The strides of dense images (N, C, H, W) or volumes (N, C, D, H, W)."""
+    _, channels, *lengths = sizes
+    steps = [channels if channels_last else 1]
+    for length in reversed(lengths):
+        steps.append(steps[-1] * length)
+    every = steps.pop()
+    return (every, 1, *reversed(steps)) if channels_last else (every * channels, every, *reversed(steps))
 
 
-def layouts_of(input: Tensor, weight: Tensor, window: Window) -> Layouts:
+def layouts_of(input: Tensor, weight: Tensor, window: AnyWindow) -> Layouts:
     """Where the results of a convolution lie, and its gradients. Not for a batch without images.
 
-    Here and below, tensors may hold sequences (N, C, L), which are images of one row to all that is computed: their
-    window is that of such an image, and so are strides.
+    Here and below, tensors may hold volumes (N, C, D, H, W), or sequences (N, C, L), which are images of one row to all
+    that is computed: their window is that of such an image, and so are strides.
     """
     images, kernels = _as_convolved(input, window), _as_rounded(weight, input)
     if input.device.type == "cuda":
         return Layouts(False, False, False) if input.dtype == torch.float64 else _by_cudnn(images, kernels)
     if _is_by_onednn(images, kernels, window, input.dtype):
         return _by_onednn(images, kernels)
-    height, width = window.output_size(*_as_image(input).sizes[2:], *kernels.sizes[2:])
-    return _channel_by_channel(images, kernels, (height, width), window.dilation != (1, 1))
+    if input.dim() == 5:
+        # Volumes are made contiguous first.
+        return Layouts(False, False, False)
+    output_size = window.output_size(*_as_image(input).sizes[2:], *kernels.sizes[2:])
+    return _channel_by_channel(images, kernels, output_size, max(window.dilation) > 1)
 
 
-def is_transposed_channels_last(output_grad: Tensor, weight: Tensor, input_size: Sequence[int], window: Window) -> bool:
+def is_transposed_channels_last(
+    output_grad: Tensor, weight: Tensor, input_size: Sequence[int], window: AnyWindow
+) -> bool:
     """Whether the images of a transposed convolution are channels_last, such as the gradient of a weight gradient.
 
     Not for a batch without images.
@@ -72,7 +79,7 @@ def is_transposed_channels_last(output_grad: Tensor, weight: Tensor, input_size:
     return _suggested(_dense((batch, 1, *size), each))
 
 
-def empty_output_strides(input: Tensor, output_sizes: Sequence[int], window: Window) -> Sequence[int]:
+def empty_output_strides(input: Tensor, output_sizes: Sequence[int], window: AnyWindow) -> Sequence[int]:
     """The strides of the output of a batch without images."""
     images = _as_convolved(input, window)
     order = order_of_dimensions(*images)
@@ -85,7 +92,7 @@ def empty_output_strides(input: Tensor, output_sizes: Sequence[int], window: Win
     return strides
 
 
-def input_grad_strides(input: Tensor, channels_last: bool, window: Window) -> Sequence[int]:
+def input_grad_strides(input: Tensor, channels_last: bool, window: AnyWindow) -> Sequence[int]:
     """The strides of the gradient of an input, whose layout is known."""
     images, padded = _as_image(input), _as_convolved(input, window)
     plain, is_empty = dense_strides(images.sizes, channels_last), input.shape[0] == 0
@@ -126,9 +133,9 @@ def with_strides(tensor: Tensor, strides: Sequence[int]) -> Tensor:
 
 
 def _as_image(tensor: Tensor, strides: Sequence[int] | None = None) -> _Strided:
-    """Sizes and strides of images, and those of sequences as images of one row; or the sizes with other strides."""
+    """Sizes and strides, those of sequences as images of one row; or the sizes with other strides."""
     sizes, steps = tensor.shape, tensor.stride() if strides is None else strides
-    if len(sizes) == 4:
+    if len(sizes) != 3:
         return _Strided(sizes, steps)
     (batch, channels, length), (of_batch, of_channels, step) = sizes, steps
     return _Strided((batch, channels, 1, length), (of_batch, of_channels, length * step, step))
@@ -158,7 +165,7 @@ def _one_group(images: _Strided, dim: int, channels: int) -> _Strided:
     return _brought_to(_Strided(sizes, images.strides), _suggested(images))
 
 
-def _as_convolved(input: Tensor, window: Window) -> _Strided:
+def _as_convolved(input: Tensor, window: AnyWindow) -> _Strided:
     """An input as PyTorch convolves it. Sequences are copied where they are not contiguous.
 
     Both sides are padded alike; what one side has more is padded before, in a copy.
@@ -166,9 +173,10 @@ def _as_convolved(input: Tensor, window: Window) -> _Strided:
     given, is_sequence = _as_image(input), input.dim() == 3
     if not window.is_uneven:
         return _dense(given.sizes, False) if is_sequence and not input.is_contiguous() else given
-    rows, columns = (abs(behind - before) for before, behind in zip(window.before, window.behind, strict=True))
-    batch, channels, height, width = given.sizes
-    return _dense((batch, channels, height + rows, width + columns), not is_sequence and _suggested(given))
+    batch, channels, *size = given.sizes
+    sides = zip(size, window.before, window.behind, strict=True)
+    padded = (length + abs(behind - before) for length, before, behind in sides)
+    return _dense((batch, channels, *padded), not is_sequence and _suggested(given))
 
 
 def _as_rounded(weight: Tensor, input: Tensor) -> _Strided:
@@ -176,17 +184,18 @@ def _as_rounded(weight: Tensor, input: Tensor) -> _Strided:
     return _as_image(weight) if weight.dtype == input.dtype else _as_image(weight, strides_of_copy(weight))
 
 
-def _is_by_onednn(input: _Strided, weight: _Strided, window: Window, dtype: torch.dtype) -> bool:
+def _is_by_onednn(input: _Strided, weight: _Strided, window: AnyWindow, dtype: torch.dtype) -> bool:
     """Whether a CPU computes all channels at once."""
     if dtype == torch.float64:
         return False
     if dtype != torch.float32:
         return onednn_takes(dtype)
-    batch, channels, height, width = input.sizes
-    tall, wide = weight.sizes[2:]
-    if channels == 1 and not (tall > 3 and wide > 3) and batch == 1 and height * width <= 20480:
+    batch, channels, *size = input.sizes
+    tall, wide = weight.sizes[-2:]
+    # Of volumes, PyTorch looks at depth and height here, and at height and width of their kernels.
+    if channels == 1 and not (tall > 3 and wide > 3) and batch == 1 and size[0] * size[1] <= 20480:
         return False
-    is_plain = window.stride == (1, 1) and window.dilation == (1, 1)
+    is_plain = max(*window.stride, *window.dilation) == 1
     return not is_plain or (tall, wide) != (1, 1) or batch >= 16 or thread_count() > 1
 
 
@@ -204,7 +213,7 @@ def _by_onednn(input: _Strided, weight: _Strided) -> Layouts:
     return Layouts(layout, layout, layout)
 
 
-def _channel_by_channel(input: _Strided, weight: _Strided, output_size: tuple[int, int], is_dilated: bool) -> Layouts:
+def _channel_by_channel(input: _Strided, weight: _Strided, output_size: Sequence[int], is_dilated: bool) -> Layouts:
     asked = _suggested(input) or _suggested(weight)
     images, kernels = _brought_to(input, asked), _brought_to(weight, asked)
     batch, channels, _, _ = input.sizes

@@ -1,4 +1,5 @@
-// The names of the operators, by the rank of what they convolve: 1 for sequences, 2 for images.
+// The names of the operators, by the rank of what they convolve: 1 for sequences, 2 for images, 3
+// for volumes.
 #pragma once
 
 #include <cstddef>
@@ -45,5 +46,22 @@ template <>
 inline constexpr char kRawInputGrad<2>[] = "torchgraft::_depthwise_conv2d_input_grad";
 template <>
 inline constexpr char kRawWeightGrad<2>[] = "torchgraft::_depthwise_conv2d_weight_grad";
+
+template <>
+inline constexpr char kForward<3>[] = "depthwise_conv3d";
+template <>
+inline constexpr char kInputGrad<3>[] = "depthwise_conv3d_input_grad";
+template <>
+inline constexpr char kWeightGrad<3>[] = "depthwise_conv3d_weight_grad";
+template <>
+inline constexpr char kDtypeOfWeightGrad<3>[] = "depthwise_conv3d_weight_grad, its dtype,";
+template <>
+inline constexpr char kPublicInputGrad<3>[] = "torchgraft::depthwise_conv3d_input_grad";
+template <>
+inline constexpr char kRawInputGrad<3>[] = "torchgraft::_depthwise_conv3d_input_grad";
+template <>
+inline constexpr char kPublicWeightGrad<3>[] = "torchgraft::depthwise_conv3d_weight_grad";
+template <>
+inline constexpr char kRawWeightGrad<3>[] = "torchgraft::_depthwise_conv3d_weight_grad";
 
 }  // namespace torchgraft::depthwise

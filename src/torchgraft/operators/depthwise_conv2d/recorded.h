@@ -5,7 +5,8 @@
 // and CUDA neither has a kernel, and PyTorch's own convolutions call neither. Ours stand there. The names are
 // everybody's, so what is not depthwise is refused.
 //
-// Images (N, C, H, W) and sequences (N, C, L) come here. Padding may have twice as many numbers as a kernel
+// Images (N, C, H, W) and sequences (N, C, L) come here, and volumes (N, C, D, H, W) on devices whose kernels
+// take them. Padding may have twice as many numbers as a kernel
 // has directions: those in front, then those behind.
 #pragma once
 
@@ -19,6 +20,7 @@
 #include "host.h"
 #include "rival.h"
 #include "sequences.h"
+#include "volumes.h"
 
 namespace torchgraft::depthwise {
 
@@ -73,6 +75,24 @@ struct Passes<Device, 2> {
   using InputGrad = Registered<kInputGrad<2>, &input_grad_on<Device>, &input_grad_by_pytorch>;
   using WeightGrad = Registered<kWeightGrad<2>, &weight_grad_on<Device>, &weight_grad_by_pytorch>;
 };
+template <typename Device>
+struct Passes<Device, 3> {
+  using Forward = Registered<kForward<3>, &volumes_forward_on<Device>, &volumes_forward_by_pytorch>;
+  using InputGrad = Registered<kInputGrad<3>, &volumes_input_grad_on<Device>, &volumes_input_grad_by_pytorch>;
+  using WeightGrad =
+      Registered<kWeightGrad<3>, &volumes_weight_grad_on<Device>, &volumes_weight_grad_by_pytorch>;
+};
+
+// Calls a function with the rank of what a tensor holds, as a constant; with that of images for a tensor that
+// holds none, which is refused then.
+template <typename Device, typename Function>
+auto with_rank(const Tensor& tensor, const Function& function) {
+  if (tensor.dim() == 3) return function(std::integral_constant<size_t, 1>());
+  if constexpr (Device::kTakesVolumes) {
+    if (tensor.dim() == 5) return function(std::integral_constant<size_t, 3>());
+  }
+  return function(std::integral_constant<size_t, 2>());
+}
 
 template <typename Device, size_t kRank>
 Tensor convolve_recorded(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
@@ -90,8 +110,10 @@ template <typename Device>
 Tensor convolution_on(Tensor input, Tensor weight, std::optional<Tensor> bias, Integers stride,
                       Integers padding, Integers dilation, bool transposed, Integers /*output_padding*/,
                       int64_t groups) {
-  const auto& convolve = input.dim() == 3 ? convolve_recorded<Device, 1> : convolve_recorded<Device, 2>;
-  return convolve(input, weight, bias, stride, padding, dilation, transposed, groups);
+  return with_rank<Device>(input, [&]<size_t kRank>(std::integral_constant<size_t, kRank>) {
+    return convolve_recorded<Device, kRank>(input, weight, bias, stride, padding, dilation, transposed,
+                                            groups);
+  });
 }
 
 // Calls an operator of torchgraft through PyTorch's dispatcher, where checks may put another kernel. Before
@@ -144,7 +166,7 @@ std::tuple<Tensor, Tensor, Tensor> differentiate_recorded(const Tensor& output_g
                                                           const Tensor& weight, const WindowOf<kRank>& window,
                                                           const std::vector<bool>& wanted) {
   using torch::stable::detail::from;
-  const Window of_images = as_window(window);
+  const auto of_images = as_window(window);
   const Geometry geometry = forward_geometry(kForward<kRank>, input, weight, std::nullopt, window);
   const bool is_empty = geometry.batch == 0;
   const Layouts layouts = is_empty ? Layouts() : layouts_of(input, weight, geometry, of_images);
@@ -190,14 +212,15 @@ std::tuple<Tensor, Tensor, Tensor> differentiate_recorded(const Tensor& output_g
             return with([](const auto&... each) { return Passes<Device, kRank>::WeightGrad::call(each...); });
           });
     });
-    if (is_empty) weight_grad = with_strides(weight_grad, strides_of_copy(weight));
+    if (is_empty) weight_grad = with_strides(weight_grad, strides_of_copy<kDimOfImages<kRank>>(weight));
   }
   if (wanted[2]) {
     // Of the dtype of the weight, as the bias is: sums of halves are float32, and not rounded where that is
     // so. On a CPU, PyTorch takes twice as long where its sums are to be halves.
     const ScalarType dtype = weight.scalar_type();
     const bool widens = input.is_cpu() && (dtype == ScalarType::Half || dtype == ScalarType::BFloat16);
-    const Integers summed = kRank == 1 ? Integers{0, 2} : Integers{0, 2, 3};
+    Integers summed = {0};
+    for (size_t i = 0; i < kRank; ++i) summed.push_back(static_cast<int64_t>(i) + 2);
     bias_grad =
         torch::stable::sum(output_grad, summed, /*keepdim=*/false, widens ? ScalarType::Float : dtype);
     if (widens) bias_grad = torch::stable::to(bias_grad, dtype);
@@ -212,7 +235,7 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward_on(Tensor output_grad, T
                                                            Integers dilation, bool transposed,
                                                            Integers /*output_padding*/, int64_t groups,
                                                            std::vector<bool> wanted) {
-  const auto differentiate = [&]<size_t kRank>(std::integral_constant<size_t, kRank>) {
+  return with_rank<Device>(input, [&]<size_t kRank>(std::integral_constant<size_t, kRank>) {
     check_depthwise<kRank>(input, weight, transposed, groups);
     TORCHGRAFT_CHECK(wanted.size() == 3, "output_mask must have 3 elements, got ", wanted.size());
     const WindowOf<kRank> window = window_of<kRank>(stride, padding, dilation);
@@ -220,9 +243,7 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward_on(Tensor output_grad, T
       return differentiated_by_python(output_grad, input, weight, stride, padding, dilation, wanted);
     }
     return differentiate_recorded<Device>(output_grad, input, weight, window, wanted);
-  };
-  return input.dim() == 3 ? differentiate(std::integral_constant<size_t, 1>())
-                          : differentiate(std::integral_constant<size_t, 2>());
+  });
 }
 
 }  // namespace torchgraft::depthwise

@@ -25,8 +25,9 @@ std::vector<int64_t> rival_padding(const WindowOf<kRank>& window) {
 }
 
 // PyTorch's result, where its strides are the operator's: those of images.
-inline Tensor expect_strides(const Tensor& result, const Strides& strides) {
-  TORCHGRAFT_CHECK(as_image(result).strides == strides, "PyTorch gives another layout");
+template <size_t kDim>
+Tensor expect_strides(const Tensor& result, const StridesOf<kDim>& strides) {
+  TORCHGRAFT_CHECK(as_image<kDim>(result).strides == strides, "PyTorch gives another layout");
   return result;
 }
 
@@ -58,7 +59,7 @@ Tensor convolve_by_pytorch(const Tensor& input, const Tensor& weight, const std:
   check_same_dtype(result, input);
   const Geometry geometry = forward_geometry(kForward<kRank>, input, weight, bias, window);
   const Layout layout = layouts_of(input, weight, geometry, as_window(window)).output;
-  return expect_strides(result, dense(as_image(result).sizes, layout).strides);
+  return expect_strides(result, dense_strides(as_image<kDimOfImages<kRank>>(result).sizes, layout));
 }
 
 // The gradient of the input, or of the weight.
@@ -93,8 +94,9 @@ Tensor gradient_by_pytorch(const Tensor& output_grad, const Tensor& input, const
 template <size_t kRank>
 Tensor empty_beside(int64_t batch, int64_t channels, const std::array<int64_t, kRank>& size, Layout layout,
                     const Tensor& like) {
-  const int64_t height = kRank == 1 ? 1 : size[0];
-  return from_images<kRank>(empty_images(batch, channels, height, size[kRank - 1], layout, like));
+  const int64_t planes = kRank == 3 ? size[0] : 1, height = kRank == 1 ? 1 : size[(kRank - 1) / 2];
+  return from_images<kRank>(empty_images(batch, channels, planes * height, size[kRank - 1], layout, like),
+                            planes);
 }
 
 template <size_t kRank>
@@ -102,12 +104,12 @@ Tensor input_grad_by_pytorch_of(const Tensor& output_grad, const Tensor& weight,
                                 const std::array<int64_t, kRank>& size, std::optional<bool> channels_last,
                                 const WindowOf<kRank>& window) {
   check_same_dtype(output_grad, weight);
-  Layout layout = layout_of(as_images<kRank>(output_grad));
+  Layout layout = layout_of_rank<kRank>(output_grad);
   if (channels_last) layout = *channels_last ? Layout::channels_last : Layout::contiguous;
   // Of the input only shape and layout are read.
   const Tensor input = empty_beside(output_grad.size(0), channels, size, layout, output_grad);
   const Tensor result = gradient_by_pytorch(output_grad, input, weight, window, /*of_input=*/true);
-  return expect_strides(result, as_image(input).strides);
+  return expect_strides(result, as_image<kDimOfImages<kRank>>(input).strides);
 }
 
 template <size_t kRank>
@@ -119,7 +121,7 @@ Tensor weight_grad_by_pytorch_of(const Tensor& output_grad, const Tensor& input,
   const Tensor weight = empty_beside(output_grad.size(1), 1, kernel,
                                      channels_last ? Layout::channels_last : Layout::contiguous, input);
   const Tensor result = gradient_by_pytorch(output_grad, input, weight, window, /*of_input=*/false);
-  return expect_strides(result, as_image(weight).strides);
+  return expect_strides(result, as_image<kDimOfImages<kRank>>(weight).strides);
 }
 
 inline Tensor forward_by_pytorch(Tensor input, Tensor weight, std::optional<Tensor> bias,

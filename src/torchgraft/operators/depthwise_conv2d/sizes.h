@@ -76,8 +76,9 @@ struct WindowOf {
   }
 };
 
-// Of images (N, C, H, W), and of sequences (N, C, L).
+// Of images (N, C, H, W), of sequences (N, C, L), and of volumes (N, C, D, H, W).
 using Window = WindowOf<2>;
 using SequenceWindow = WindowOf<1>;
+using VolumeWindow = WindowOf<3>;
 
 }  // namespace torchgraft::depthwise

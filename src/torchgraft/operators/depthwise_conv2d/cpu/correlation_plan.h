@@ -62,6 +62,9 @@ class CorrelationPlan {
   // The same as a band's for some planes of a volume, each of which several planes of the destination read.
   static constexpr int64_t kSlabBytes = 1024 * 1024;
   static constexpr int64_t kLeastBand = 4;
+  // Volumes are bound by memory with more taps than images are: each plane of the source is read again for
+  // every plane of the kernel. With channels side by side, 3 x 3 x 3 takes 0.8 of the time in that order.
+  static constexpr int64_t kFewTapsOfVolumes = 27;
   // Columns below which there is no gain in less, and vectors that are taken along where they lie side by
   // side in memory: to lay out the work takes as long as a plane of five by five of some vectors.
   static constexpr int64_t kLeastSlice = 28;
@@ -105,7 +108,8 @@ class CorrelationPlan {
       kernel_rows = ceil_divide(kernel_rows, 2);
     // Vectors in groups of one size.
     vectors = ceil_divide(blocks_.count, ceil_divide(blocks_.count, vectors));
-    if (is_direct_ && kernel_planes_ * height.phases[0].taps * column.taps <= kFewTaps) {
+    const int64_t few_taps = kernel_planes_ > 1 ? kFewTapsOfVolumes : kFewTaps;
+    if (is_direct_ && kernel_planes_ * height.phases[0].taps * column.taps <= few_taps) {
       // Bound by memory, which is fastest in its own order.
       slice = width.destination;
       vectors = blocks_.count;

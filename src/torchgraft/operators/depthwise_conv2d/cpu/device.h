@@ -11,6 +11,8 @@ namespace torchgraft::depthwise {
 
 class Cpu {
  public:
+  static constexpr bool kTakesVolumes = true;
+
   explicit Cpu(const Tensor&) {}
 
   // Kernels take either layout.

@@ -13,6 +13,9 @@ namespace torchgraft::depthwise {
 
 class Cuda {
  public:
+  // The kernels have two directions.
+  static constexpr bool kTakesVolumes = false;
+
   explicit Cuda(const Tensor& tensor) : scope_(tensor) {}
 
   template <typename T>

@@ -1,0 +1,198 @@
+"""Inputs for depthwise_conv3d and its gradients: borders of its kernels, each by name.
+
+Kernels are those of depthwise_conv2d, whose own samples have more of their borders; here are those of several planes.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import Any
+
+import torch
+
+from torchgraft.nn import DepthwiseConv3d
+from torchgraft.operators.depthwise_conv3d import benchmarks
+from torchgraft.operators.depthwise_conv3d.case import PLAIN, VolumeCase, same
+from torchgraft.operators.depthwise_conv3d.drawing import draw_any
+from torchgraft.operators.depthwise_conv3d.window import VolumeWindow
+from torchgraft.sampling import Distribution, Drawn, Large, ModuleSample, ReplacedLayer, Sample, Samples
+
+_BOTH_LAYOUTS = (
+    VolumeCase("3x3x3", (2, 3, 4, 6, 7), (3, 3, 3), same((3, 3, 3))),
+    VolumeCase("3x3x3 with stride (1, 2, 2) as in X3D", (1, 6, 3, 7, 8), (3, 3, 3), same((3, 3, 3), (1, 2, 2))),
+    VolumeCase("5x5x5 as in MedNeXt", (1, 2, 5, 6, 7), (5, 5, 5), same((5, 5, 5))),
+    VolumeCase("dilation (2, 1, 3)", (1, 2, 6, 4, 8), (3, 3, 2), VolumeWindow(1, 1, 1, 2, 1, 2, 2, 1, 1, 2, 1, 3)),
+    VolumeCase("uneven padding on every side", (1, 2, 3, 4, 5), (3, 2, 3), VolumeWindow(1, 1, 1, 0, 1, 2, 3, 0, 1)),
+    VolumeCase("stride above the kernel", (1, 3, 9, 4, 5), (2, 3, 1), VolumeWindow(3, 2, 2, 0, 1, 0, 1, 1, 0)),
+    VolumeCase("multiplier 2", (2, 3, 3, 4, 5), (3, 3, 3), same((3, 3, 3)), multiplier=2),
+    VolumeCase("17 channels", (1, 17, 3, 4, 5), (3, 3, 3), same((3, 3, 3)), bias=False),
+)
+_SINGLE = (
+    VolumeCase("5x1x1 as in the stem of X3D", (1, 5, 7, 3, 4), (5, 1, 1), same((5, 1, 1))),
+    VolumeCase("1x3x3, planes by themselves", (1, 4, 3, 6, 5), (1, 3, 3), same((1, 3, 3)), channels_last=True),
+    VolumeCase("7x7x7 as in MedNeXt, on small planes", (1, 3, 3, 4, 5), (7, 7, 7), same((7, 7, 7))),
+    # Some planes of the input lie under no tap, others under padding alone.
+    VolumeCase("a kernel deeper than the input", (1, 2, 2, 5, 4), (5, 2, 2), VolumeWindow(1, 1, 1, 2, 0, 0, 3, 0, 1)),
+    VolumeCase("padding deeper than the kernel", (1, 2, 2, 3, 3), (2, 3, 3), VolumeWindow(2, 1, 1, 4, 1, 1, 3, 1, 1)),
+    VolumeCase(
+        "stride and dilation with a common factor",
+        (1, 2, 9, 5, 6),
+        (3, 2, 2),
+        VolumeWindow(4, 1, 2, 3, 0, 1, 2, 1, 1, 2),
+    ),
+    VolumeCase("one plane", (2, 3, 1, 5, 6), (3, 3, 3), same((3, 3, 3)), channels_last=True),
+    VolumeCase("one row of each plane", (1, 4, 5, 1, 6), (3, 1, 3), same((3, 1, 3)), channels_last=True),
+    VolumeCase("one voxel", (3, 2, 1, 1, 1), (3, 3, 3), same((3, 3, 3))),
+    VolumeCase("one channel", (2, 1, 4, 5, 6), (3, 3, 3), same((3, 3, 3))),
+    VolumeCase("one channel, multiplier 3", (1, 1, 3, 4, 5), (2, 3, 3), PLAIN, multiplier=3),
+    VolumeCase("one tap", (2, 3, 2, 3, 4), (1, 1, 1), PLAIN),
+    VolumeCase("empty batch", (0, 3, 4, 5, 6), (3, 3, 3), same((3, 3, 3))),
+    # More than 1 MiB of one vector of channels: a CPU takes a few planes and a few rows at a time.
+    VolumeCase("slabs and bands are cut", (1, 2, 14, 36, 36), (3, 3, 3), same((3, 3, 3))),
+    VolumeCase("many channels", (1, 131, 2, 3, 3), (2, 2, 2), PLAIN, channels_last=True),
+)
+
+
+def _cases() -> Iterator[VolumeCase]:
+    for number, case in enumerate(_BOTH_LAYOUTS):
+        yield case
+        # A gradient that is not told otherwise is laid out as what it is made of: here.
+        yield replace(case, name=f"{case.name}, channels_last", channels_last=True, is_told=number % 2 == 0)
+    yield from _SINGLE
+
+
+def _draw_case(random: Random) -> VolumeCase:
+    kernel, size, before, behind, dilation = [], [], [], [], []
+    for _ in range(3):
+        gap, taps, length, side = random.randint(1, 2), random.randint(1, 4), random.randint(1, 7), random.randint(0, 3)
+        # Padding behind, at least as much as the kernel needs to fit.
+        behind.append(max(random.randint(0, 3), gap * (taps - 1) + 1 - length - side))
+        kernel.append(taps)
+        size.append(length)
+        before.append(side)
+        dilation.append(gap)
+    (depth, height, width), (deep, tall, wide) = size, kernel
+    stride = [random.randint(1, 3) for _ in range(3)]
+    return VolumeCase(
+        "drawn",
+        (random.randint(0, 2), random.randint(1, 5), depth, height, width),
+        (deep, tall, wide),
+        VolumeWindow(*stride, *before, *behind, *dilation),
+        multiplier=random.randint(1, 3),
+        bias=random.random() < 0.5,
+        channels_last=random.random() < 0.5,
+        is_told=random.random() < 0.5,
+    )
+
+
+def _taps(weight: Any) -> int:
+    return int(weight.shape[2] * weight.shape[3] * weight.shape[4])
+
+
+def _taps_summed(input: Any, weight: Any, *rest: Any) -> int:
+    return _taps(weight)
+
+
+def _input_grad_summed(output_grad: Any, weight: Any, channels: int, *rest: Any) -> int:
+    return int(_taps(weight) * (weight.shape[0] // channels))
+
+
+def _outputs_summed(output_grad: Any, *rest: Any) -> int:
+    return int(output_grad.shape[0] * _taps(output_grad))
+
+
+def _is_defined(sample: Sample) -> bool:
+    """Whether no tap lies over padding: there PyTorch's own implementations disagree about NaN times nothing."""
+    return not VolumeWindow(*sample.arguments[-len(PLAIN) :]).padded
+
+
+def _is_never_defined(sample: Sample) -> bool:
+    """For the gradients: at the border of a volume even a convolution without padding has taps over nothing."""
+    return False
+
+
+def _weight_grad_in_parts(sample: Sample) -> Large:
+    return Large(sample, batched=(0, 1), combine="sum")
+
+
+_MODULES = (
+    ModuleSample("3x3x3 with padding", lambda: DepthwiseConv3d(3, 3, padding=1), (Drawn((2, 3, 4, 5, 6)),)),
+    ModuleSample(
+        "every option",
+        lambda: DepthwiseConv3d(
+            2, (2, 3, 3), (1, 2, 2), (1, 2, 2), (2, 1, 1), bias=False, channel_multiplier=3, padding_mode="replicate"
+        ),
+        (Drawn((2, 2, 4, 6, 5), channels_last=True),),
+    ),
+)
+
+
+def _replaced(name: str, bias: bool) -> ReplacedLayer:
+    return ReplacedLayer(
+        name,
+        "nn.Conv3d",
+        partial(DepthwiseConv3d, 8, 3, padding=1, bias=bias),
+        partial(torch.nn.Conv3d, 8, 8, 3, padding=1, groups=8, bias=bias),
+        (2, 8, 4, 8, 8),
+    )
+
+
+_REPLACED = (_replaced("DepthwiseConv3d", bias=True), _replaced("DepthwiseConv3d, no bias", bias=False))
+
+# The last volume lies beyond what 32 bits can index.
+_LARGE = tuple(
+    VolumeCase(
+        f"more than 2**31 elements{name}", (130, 64, 16, 128, 128), (3, 3, 3), same((3, 3, 3)), channels_last=last
+    )
+    for name, last in (("", False), (", channels_last", True))
+)
+
+
+def _samples(
+    make: Callable[[VolumeCase], Sample],
+    summed: Callable[..., int],
+    non_finite: Callable[[Sample], bool],
+    rival: Callable[..., Any],
+    large: Callable[[Sample], Large] = Large,
+    modules: tuple[ModuleSample, ...] = (),
+    replaced: tuple[ReplacedLayer, ...] = (),
+    networks: Distribution | None = None,
+) -> Samples:
+    return Samples(
+        tuple(make(case) for case in _cases()),
+        lambda random: make(_draw_case(random)),
+        stress=lambda random, budget: make(draw_any(random, budget)),
+        summed=summed,
+        large=tuple(large(make(case)) for case in _LARGE),
+        non_finite=non_finite,
+        modules=modules,
+        replaced=replaced,
+        benchmarks=tuple(benchmarks.of(make)),
+        rivals={"pytorch": rival},
+        networks=networks,
+    )
+
+
+samples = {
+    # Its gradients are passes of the rows that are drawn of it.
+    "depthwise_conv3d": _samples(
+        VolumeCase.forward,
+        _taps_summed,
+        _is_defined,
+        benchmarks.conv3d,
+        modules=_MODULES,
+        replaced=_REPLACED,
+        networks=benchmarks.NETWORKS,
+    ),
+    "depthwise_conv3d_input_grad": _samples(
+        VolumeCase.input_grad, _input_grad_summed, _is_never_defined, benchmarks.conv3d_input_grad
+    ),
+    "depthwise_conv3d_weight_grad": _samples(
+        VolumeCase.weight_grad,
+        _outputs_summed,
+        _is_never_defined,
+        benchmarks.conv3d_weight_grad,
+        _weight_grad_in_parts,
+    ),
+}
