@@ -56,11 +56,7 @@ inline constexpr char kWeightGrad<3>[] = "depthwise_conv3d_weight_grad";
 template <>
 inline constexpr char kDtypeOfWeightGrad<3>[] = "depthwise_conv3d_weight_grad, its dtype,";
 template <>
-inline constexpr char kPublicInputGrad<3>[] = "torchgraft::depthwise_conv3d_input_grad";
-template <>
 inline constexpr char kRawInputGrad<3>[] = "torchgraft::_depthwise_conv3d_input_grad";
-template <>
-inline constexpr char kPublicWeightGrad<3>[] = "torchgraft::depthwise_conv3d_weight_grad";
 template <>
 inline constexpr char kRawWeightGrad<3>[] = "torchgraft::_depthwise_conv3d_weight_grad";
 
