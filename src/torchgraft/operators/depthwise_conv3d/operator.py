@@ -34,7 +34,7 @@ from torchgraft.operators.depthwise_conv2d.layouts import (
 )
 from torchgraft.operators.depthwise_conv3d import flops, reference
 from torchgraft.operators.depthwise_conv3d.window import IntOrTriple, VolumeWindow, make_window
-from torchgraft.operators.shared import batch_as_channels, check_images
+from torchgraft.operators.shared import batch_as_channels, batch_as_images, check_images
 
 
 def depthwise_conv3d(
@@ -311,6 +311,7 @@ def _weight_grad_gradient(
 _volumes_by_channel = batch_as_channels((1, 0, 0), (1,))
 
 
+@batch_as_images
 def _input_grad_vmap(
     operator: Any,
     batch_size: int,
@@ -373,7 +374,7 @@ convolution = Operator(
     unsaved=("bias",),
     autocast="lower",
     mixed=("weight", "bias"),
-    vmap=_volumes_by_channel,
+    vmap=batch_as_images(_volumes_by_channel),
     sharding="N C _ _ _, C _ _ _ _, C -> N C _ _ _; neighbouring voxels are on another device then",
     strides="reference",
     flops=flops.forward,
