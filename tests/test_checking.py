@@ -594,3 +594,16 @@ def test_a_check_leaves_nothing_in_the_working_directory(tmp_path):
     assert [path.name for path in place.iterdir()] == ["drawn.py"]
     assert list((cache / "hypothesis").iterdir())
     assert done.stdout.splitlines()[-1] == "own"
+
+
+def test_samples_of_one_operator_are_no_samples_of_another_one_of_its_file(tmp_path):
+    (tmp_path / "two_in_a_file.py").write_text(
+        "from torchgraft import Operator\nfrom torchgraft.sampling import Drawn, Sample, Samples\n"
+        "grad = Operator('two_in::grad(Tensor grad, Tensor input) -> Tensor', reference=lambda grad, x: grad * x)\n"
+        "operator = Operator('two_in::square(Tensor input, float by=1.0) -> Tensor', reference=lambda x, by: x * x)\n"
+        "samples = Samples([Sample('a few', (Drawn((3,)),))])\n"
+    )
+    with pytest.raises(LookupError, match="sample 'a few' has 1 arguments, and the operator needs 2: grad, input"):
+        find_subjects([str(tmp_path / "two_in_a_file.py")])
+    (found,) = find_subjects([f"{tmp_path / 'two_in_a_file.py'}:operator"])
+    assert found.operator.name == "square"

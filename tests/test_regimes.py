@@ -394,3 +394,25 @@ def test_equal_numbers_stay_equal_nearby():
     assert all(each[0] == each[2] and each[1] == each[4] and each[3] == 0 for each in made)
     assert any(each[1] != 2 * each[0] for each in made)
     assert all(((each - values).abs() <= 1.2e-7 * values.abs()).all() for each in made)
+
+
+def test_a_zero_is_no_missing_number_and_the_kernel_is_at_fault():
+    def scaled(query, key, scale):
+        return query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+
+    def taken_for_missing(query, key, scale):
+        return query @ key.mT * (scale or query.shape[-1] ** -0.5)
+
+    schema = "(Tensor query, Tensor key, float? scale=None) -> Tensor"
+    table = (
+        Sample("as it is", (Drawn((2, 4)), Drawn((3, 4)))),
+        Sample("with a scale", (Drawn((2, 4)), Drawn((3, 4)), 0.25)),
+    )
+    right = declare("scaled_products", schema, scaled, scaled)
+    assert ask(right, table, "numbers", summed=lambda query, key, scale=None: query.shape[-1]) == {}
+    wrong = declare("scaled_products_or", schema, scaled, taken_for_missing)
+    asked = subject_of(wrong, Samples(table, summed=lambda query, key, scale=None: query.shape[-1]))
+    (job,) = make_jobs([asked], devices=["cpu"], properties=["numbers"], quick=True)
+    failure = run_job(job).failure
+    assert failure.message.startswith("the result of scale=0.0 is wrong")
+    assert failure.at_fault.startswith("the kernel: ")

@@ -91,6 +91,7 @@ class Case:
     facts: dict[str, float] = field(default_factory=dict)
     called: int = 0
     asked: tuple[Call, Callable[[], None]] | None = field(default=None, init=False)
+    _depth: int = field(default=0, init=False)
 
     @property
     def declaration(self) -> Declaration:
@@ -145,8 +146,15 @@ class Case:
             self.progress(f"sample {sample.name!r}")
             call = self.call(sample)
             with self._of(sample, is_random=False):
-                self.asked = call, partial(check, call)
-                check(call)
+                outer, self.asked = self.asked, (call, partial(check, call))
+                self._depth += 1
+                try:
+                    check(call)
+                finally:
+                    self._depth -= 1
+                if self._depth:
+                    # A check may ask about other calls on its way: what it says after them is about its own.
+                    self.asked = outer
 
     def random_samples(self, check: Callable[[Call], None], examples: int) -> None:
         """Checks random samples; of those that fail, the smallest that can be found is the failure."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from torchgraft.capturing.folder import captured_samples, read_folder
 from torchgraft.declaration import Declaration
+from torchgraft.declaration.schema import REQUIRED
 from torchgraft.finding.places import declaring_modules, make_importable, name_of
 from torchgraft.finding.samples import samples_of
 from torchgraft.operator import Operator
@@ -50,14 +51,23 @@ def subject_of(operator: Operator, samples: Samples | None = None, replay: str =
         replay: a folder of captured calls, which are the samples; empty: they are not.
 
     Raises:
-        LookupError: there are none.
+        LookupError: there are none, or they are those of another operator.
         CapturedFileError: a file of the folder is damaged.
     """
     if replay:
         return Subject(operator, captured_samples(operator, replay), replay=replay)
     if samples is not None:
         return Subject(operator, samples, beside=False)
-    return Subject(operator, samples_of(operator))
+    found = samples_of(operator)
+    needed = [argument.name for argument in operator.declaration.arguments if argument.default is REQUIRED]
+    for sample in found.table:
+        if len(sample.arguments) < len(needed):
+            raise LookupError(
+                f"{operator.qualified_name}: sample {sample.name!r} has {len(sample.arguments)} arguments, and the"
+                f" operator needs {len(needed)}: {', '.join(needed)}. Samples of several operators of a file stand in a"
+                f" dict: `samples = {{{operator.name!r}: torchgraft.sampling.Samples(...), ...}}`"
+            )
+    return Subject(operator, found)
 
 
 def find_subjects(

@@ -2,9 +2,9 @@
 
 Proves: on a few samples, in float64 if the operator has it, the result is that of the reference if one number is
 changed: a float becomes one that float32 does not hold, or is swapped with another; an integer, alone or in a list,
-becomes one more, one less and negative; a bool is flipped; and an optional argument is left out. Each such call comes
-right after a call with the same sizes and the first number, and that one is repeated afterwards. An operator may refuse
-a number; it must if the reference does.
+becomes one more, one less and negative; a bool is flipped; and an optional argument is left out, or becomes 0. Each
+such call comes right after a call with the same sizes and the first number, and that one is repeated afterwards. An
+operator may refuse a number; it must if the reference does.
 
 Cannot prove: anything about two changed numbers at once, except for swapped floats. `bad_input` asks for numbers that
 are invalid or huge.
@@ -230,7 +230,9 @@ def _changes(call: Call) -> Iterator[_Changed]:
             continue
         if argument.optional:
             yield _Changed(argument.name, f"{argument.name} left out", replaced(arguments, place, None))
-        for other in _others(argument, value):
+        # A zero is no missing number, though it is as false as None.
+        is_zeroed = argument.optional and value and type(value) in (int, float)
+        for other in (*_others(argument, value), *([0 * value] if is_zeroed else [])):
             rounds = argument.kind in _REAL
             yield _Changed(argument.name, f"{argument.name}={other!r}", replaced(arguments, place, other), rounds)
         if argument.kind in _REAL and isinstance(value, float):
