@@ -318,6 +318,46 @@ ramp = _right(
     explain=_explain_ramp,
 )
 
+# Gradients that PyTorch computes
+
+
+def _embedded(weight, index):
+    return weight[index.remainder(weight.shape[0])]
+
+
+# Threads of PyTorch add up what one row of the weight gets from many indices, in any order.
+embedded = _right(
+    "embedded(Tensor weight, Tensor index) -> Tensor",
+    _embedded,
+    "determinism thread_safety",
+    _sampled(
+        (Drawn((7, 5)), Drawn((11,), dtype=torch.int64, low=0, high=7)),
+        (Drawn((101, 64)), Drawn((1500,), dtype=torch.int64, low=0, high=101)),
+    ),
+    reference=_embedded,
+    gradient="reference",
+    dtypes={"weight": (torch.float32,), "index": (torch.int64,)},
+    kernels={"cpu": (torch.float32,)},
+)
+
+
+def _scaled_channels(input, weight):
+    return (input.to(torch.promote_types(input.dtype, weight.dtype)) * weight).to(input.dtype)
+
+
+# The gradient of a float32 weight is rounded to float32, whatever the dtype of the rest.
+scaled_channels = _right(
+    "scaled_channels(Tensor input, Tensor weight) -> Tensor",
+    _scaled_channels,
+    "value gradient functional_gradients forward_mode vmap",
+    _sampled((Drawn((3, 5)), Drawn((5,))), (Drawn((3, 5)), Drawn((5,), dtype=torch.float32))),
+    reference=_scaled_channels,
+    gradient="reference",
+    mixed=("weight",),
+    dtypes=(torch.float64, torch.float32),
+    kernels={"cpu": (torch.float64, torch.float32)},
+)
+
 RIGHT = [each for each in vars().copy().values() if isinstance(each, Right)]
 
 

@@ -87,6 +87,13 @@ class Call:
         return max(dtypes, key=lambda each: torch.finfo(each).eps, default=self.dtype)
 
     @property
+    def precision_of_gradients(self) -> torch.dtype:
+        """The coarsest dtype in which results and gradients are computed: a gradient has the dtype of its argument."""
+        tensors = [each.dtype for each in tensors_of(self.make("meta")) if has_gradients(each)]
+        real = [torch.empty(0, dtype=each).real.dtype for each in tensors]
+        return max([self.precision, *real], key=lambda each: torch.finfo(each).eps)
+
+    @property
     def tensor_names(self) -> list[str]:
         """The names of all tensors among the arguments."""
         return [name for name, _, _ in self.named_tensors(self.make("meta"))]
@@ -223,6 +230,15 @@ class Call:
             else:
                 gradients = differentiate(differentiated, leaves, output_grads)
         return [*(result.detach() for result in results), *gradients]
+
+    def run_own(self) -> list[Tensor | None]:
+        """Runs what the author wrote: as `run`, without gradients that PyTorch computes.
+
+        Several threads of PyTorch may add up the gradient of an index in any order.
+        """
+        if self.has_gradients_of_pytorch:
+            return [result.detach() for result in tree_leaves(self.function(*self.leaves(required=False)))]
+        return self.run()
 
     def generator(self) -> torch.Generator:
         """A generator of further values, such as incoming gradients."""

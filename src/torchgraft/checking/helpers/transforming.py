@@ -160,7 +160,8 @@ class Both:
             raise Mismatch(f"{what}: {lost}", expected=f"up to {largest:.3g}", found="only zeros, and no error")
         # Each result is computed from results, through several sums, so rounding errors add up.
         summed = max(1, self.call.sample.elements) * self.call.summed
-        self.call.expect_close(found, expected, summed=summed, scale=100.0, what=what)
+        dtype = self.call.precision_of_gradients
+        self.call.expect_close(found, expected, summed=summed, scale=100.0, what=what, dtype=dtype)
 
     def _fails(self, transform: Function) -> bool:
         """Whether PyTorch cannot transform the reference either, in the place of the operator."""

@@ -101,14 +101,14 @@ def _check_large(words: str, seconds: float, call: Call) -> None:
 
 
 def _check_runs(call: Call) -> None:
-    first = call.run()
+    first = call.run_own()
     threads = torch.get_num_threads()
     counts = sorted({1, 2, 3, threads} - {threads}) if call.device.type == "cpu" else []
     for run in range(_RUNS):
-        expect_equal(call.run(), first, what="a result or gradient", why=f" between run 1 and run {run + 2}")
+        expect_equal(call.run_own(), first, what="a result or gradient", why=f" between run 1 and run {run + 2}")
     for count in counts:
         with on_threads(count):
-            found = call.run()
+            found = call.run_own()
         try:
             expect_equal(found, first, what="a result or gradient", why=f" between {threads} threads and {count}")
         except Mismatch:
@@ -123,7 +123,7 @@ def _kernels_depend_on_threads(call: Call, threads: int, count: int) -> bool:
     results = []
     for each in (threads, count):
         with on_threads(each), _PyTorchOnThreads(threads):
-            results.append(call.run())
+            results.append(call.run_own())
     try:
         expect_equal(results[1], results[0])
     except Mismatch:
@@ -168,7 +168,7 @@ def _products_depend_on_threads(dtype: torch.dtype) -> bool:
 def _calls_products(call: Call) -> bool:
     """Whether the operator, forward or backward, calls PyTorch's matrix products."""
     with torch.autograd.profiler.profile() as profile:
-        call.run()
+        call.run_own()
     return any(re.fullmatch(r"aten::(add|badd)?(mm|mv|bmm)", event.name) for event in profile.function_events)
 
 
