@@ -82,6 +82,7 @@ def test_every_layer_is_timed_beside_the_one_that_it_replaces_in_every_mode():
     assert replaced == {
         "DepthwiseConv1d": "nn.Conv1d",
         "DepthwiseConv2d": "nn.Conv2d",
+        "DepthwiseConv3d": "nn.Conv3d",
         "LLTM": "nn.LSTM",
         "LLTMCell": "nn.LSTMCell",
         "Linear": "nn.Linear",

@@ -63,7 +63,9 @@ def test_a_package_of_an_earlier_release_runs_on_its_kernels(installed):
     results = check(installed, *(word for name in ("value", "gradient", "fallbacks") for word in ("--property", name)))
     # `fallbacks` calls all samples and then finds nothing new in torchgraft.fallbacks().
     assert held(results, "value") == held(results, "gradient") == held(results, "fallbacks") == ALL
-    assert not (installed.parent / "cache").exists()
+    # Nothing was compiled; Hypothesis keeps its own there.
+    cache = installed.parent / "cache"
+    assert {each.name for each in cache.glob("*")} <= {"hypothesis"}
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from torchgraft.benchmarking.layers import LAYER_GOAL, LayerOverhead, layer_time
 from torchgraft.benchmarking.provenance import Provenance, provenance_of_calls
 from torchgraft.benchmarking.table import Table
 from torchgraft.declaration import Declaration
+from torchgraft.declaration.results import as_tuple, single
 from torchgraft.kernels.fallback import Fallback, PerformanceWarning, fallbacks
 from torchgraft.machine.environment import Environment, describe_environment
 from torchgraft.operator import Operator
@@ -271,7 +272,10 @@ def kernel_calls(subject: CalledOperator) -> list[KernelCall]:
     recording = _Recording(subject)
     with _Recorder() as recorder:
         torch.autograd.grad(
-            tree_leaves(subject.operator(*recording.arguments)), recording.inputs, recording.output_grads
+            tree_leaves(subject.operator(*recording.arguments)),
+            recording.inputs,
+            recording.output_grads,
+            allow_unused=True,
         )
     return recorder.calls
 
@@ -310,9 +314,12 @@ class _Recording:
     """The arguments of a subject with a gradient recorded for each that can have one."""
 
     def __init__(self, subject: CalledOperator) -> None:
+        declared = subject.operator.declaration.arguments
         self.arguments = tuple(
-            value.detach().clone().requires_grad_(value.is_floating_point()) if isinstance(value, Tensor) else value
-            for value in subject.arguments
+            value.detach().clone().requires_grad_(value.is_floating_point() and not argument.mutated)
+            if isinstance(value, Tensor)
+            else value
+            for argument, value in zip(declared, subject.arguments, strict=False)
         )
         self.inputs = tuple(value for value in self.arguments if isinstance(value, Tensor) and value.requires_grad)
         outputs = tree_leaves(subject.operator(*self.arguments))
@@ -340,7 +347,7 @@ def _backward_timer(
     function: Callable[..., Any], arguments: Sequence[Any], inputs: Sequence[Tensor], output_grads: Sequence[Tensor]
 ) -> Timer:
     return Timer(
-        "grad(f(*arguments), inputs, output_grads)",
+        "grad(f(*arguments), inputs, output_grads, allow_unused=True)",
         globals={
             "grad": torch.autograd.grad,
             "f": function,
@@ -379,6 +386,10 @@ def _make_empty_function(inputs: Sequence[Tensor]) -> Callable[..., Any]:
 
 
 def _visible_reference(operator: Operator) -> Callable[..., Any]:
+    if operator.declaration.mutates:
+        # The reference returns the new values of what is written to before the results.
+        count = len(operator.declaration.lists)
+        return lambda *arguments: single(as_tuple(operator.declaration.reference(*arguments))[-count:])
     if operator.declaration.visible_outputs == operator.declaration.output_count:
         return operator.declaration.reference
     return lambda *arguments: operator.declaration.visible(operator.declaration.reference(*arguments))

@@ -207,10 +207,10 @@ def _draw_packed(random: Random) -> _Case:
 _LENGTHS = (1, 2, 3, 8, 16, 32, 64, 248, 256, 512, 992, 1024, 2048)
 
 
-def _cut(random: Random, length: int, *, empty: bool) -> Packed:
-    """Cuts a length into sequences, short ones more often than long ones."""
+def _cut(random: Random, length: int, *, empty: bool, most: int = 20) -> Packed:
+    """Cuts a length into at most so many sequences and one, short ones more often than long ones."""
     lengths: list[int] = []
-    while (left := length - sum(lengths)) > 0 and len(lengths) < 20:
+    while (left := length - sum(lengths)) > 0 and len(lengths) < most:
         if empty and random.random() < 0.2:
             lengths.append(0)
         lengths.append(any_size(random, left, _LENGTHS))
@@ -219,10 +219,12 @@ def _cut(random: Random, length: int, *, empty: bool) -> Packed:
 
 def _stress_sizes(random: Random, budget: Budget) -> tuple[int, int, int, int]:
     width = random.choice((_any_width(random), random.randint(1, 32), random.randint(1, MOST_TAPS)))
+    width = min(width, max(budget.elements, 8))
     left = max(min(budget.elements // 4, budget.products // (3 * width)), 1)
     length = any_size(random, left, _LENGTHS)
-    channels = any_size(random, left // length, (4, 8, 16, 32, 64, 128))
-    return any_size(random, left // (length * channels)), channels, length, width
+    # Weights and states have as many elements as they have taps.
+    channels = any_size(random, max(left // max(length, width), 1), (4, 8, 16, 32, 64, 128))
+    return any_size(random, max(left // (max(length, width) * channels), 1)), channels, length, width
 
 
 def _stress(random: Random, budget: Budget) -> _Case:
@@ -234,7 +236,8 @@ def _stress(random: Random, budget: Budget) -> _Case:
 
 def _stress_packed(random: Random, budget: Budget) -> _Case:
     _, channels, length, width = _stress_sizes(random, budget)
-    sequences = (_cut(random, length, empty=True),)
+    most = min(budget.elements // (channels * width), 20)
+    sequences = (_cut(random, length, empty=True, most=most),)
     return _any_case(random, 1, channels, length, width, sequences=sequences)
 
 
@@ -437,7 +440,7 @@ def _step(random: Random, batch: int, channels: int, length: int, width: int) ->
 
 
 def _stress_step(random: Random, budget: Budget) -> Sample:
-    width = random.choice((_any_width(random), random.randint(1, MOST_TAPS)))
+    width = min(random.choice((_any_width(random), random.randint(1, MOST_TAPS))), max(budget.elements, 8))
     left = max(budget.elements // (4 * (width + 2)), 1)
     batch = any_size(random, min(left, 500))
     channels = any_size(random, left // batch, (16, 32, 64, 128))
