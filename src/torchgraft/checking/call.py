@@ -91,7 +91,8 @@ class Call:
         """The coarsest dtype in which results and gradients are computed: a gradient has the dtype of its argument."""
         tensors = [each.dtype for each in tensors_of(self.make("meta")) if has_gradients(each)]
         real = [torch.empty(0, dtype=each).real.dtype for each in tensors]
-        return max([self.precision, *real], key=lambda each: torch.finfo(each).eps)
+        real += [self.precision] if self.precision.is_floating_point else []
+        return max(real, key=lambda each: torch.finfo(each).eps, default=self.precision)
 
     @property
     def tensor_names(self) -> list[str]:
