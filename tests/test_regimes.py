@@ -416,3 +416,11 @@ def test_a_zero_is_no_missing_number_and_the_kernel_is_at_fault():
     failure = run_job(job).failure
     assert failure.message.startswith("the result of scale=0.0 is wrong")
     assert failure.at_fault.startswith("the kernel: ")
+
+
+def test_optional_tensors_are_no_numbers():
+    def added(input, other):
+        return input if other is None else input + other
+
+    operator = declare("optional_tensor", "(Tensor input, Tensor? other=None) -> Tensor", added, added)
+    assert ask(operator, (Sample("two", (Drawn((2,)), Drawn((2,)))),), "numbers") == {}

@@ -231,7 +231,7 @@ def _changes(call: Call) -> Iterator[_Changed]:
         if argument.optional:
             yield _Changed(argument.name, f"{argument.name} left out", replaced(arguments, place, None))
         # A zero is no missing number, though it is as false as None.
-        is_zeroed = argument.optional and value and type(value) in (int, float)
+        is_zeroed = argument.optional and type(value) in (int, float) and value
         for other in (*_others(argument, value), *([0 * value] if is_zeroed else [])):
             rounds = argument.kind in _REAL
             yield _Changed(argument.name, f"{argument.name}={other!r}", replaced(arguments, place, other), rounds)
