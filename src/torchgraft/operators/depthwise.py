@@ -4,14 +4,16 @@ Sizes behind the channels are those of the directions of an image, the innermost
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function
 
+from torchgraft.arguments import stands_for_tensor
 from torchgraft.operator import FLOATING
-from torchgraft.operators.shared import require, require_shape
+from torchgraft.operators.shared import batch_as_channels, batch_as_images, require, require_shape
 from torchgraft.operators.windows import AnyWindow, in_words
 
 
@@ -151,6 +153,43 @@ def with_channels(name: str, input: Any, groups: int, fits: Any, rank: int) -> A
         return input
     shape = tuple(input.shape)
     raise ValueError(f"{name}: input must have {groups} channels, got {shape[channel_dim]}: its shape is {shape}")
+
+
+def without_tensor(
+    function: Callable[..., Any], call: Callable[..., Any], input: Any, rest: Sequence[Any], window: Sequence[int]
+) -> Any:
+    """The result for something that stands for a tensor; raises the operator's error for anything else.
+
+    Args:
+        function: that people call, of the input and the rest.
+        call: of the operator, of input, weight, bias and the numbers of a window.
+        input: no tensor, or one of another number of dimensions.
+        rest: the other arguments, which begin with weight and bias.
+        window: its numbers, as the operator takes them.
+    """
+    if stands_for_tensor(input):
+        return handle_torch_function(function, (input,), input, *rest)
+    return call(input, *rest[:2], *window)
+
+
+# The rules for vmap of the three operators. A third argument that is no tensor, as the number of channels is, stays.
+_by_channel = batch_as_channels((1, 0, 0), (1,))
+forward_vmap = batch_as_images(_by_channel)
+weight_grad_vmap = batch_as_channels((1, 1), (0,))
+
+
+@batch_as_images
+def input_grad_vmap(
+    operator: Any,
+    batch_size: int,
+    in_dims: Sequence[int | None],
+    output_grad: Tensor,
+    weight: Tensor,
+    channels: int,
+    *numbers: int,
+) -> tuple[Tensor, int]:
+    """The rule for vmap of a gradient of the input, which is told the number of channels."""
+    return _by_channel(operator, batch_size, in_dims, output_grad, weight, batch_size * channels, *numbers)
 
 
 def bias_grad(output_grad: Tensor, weight_dtype: torch.dtype) -> Tensor:

@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import handle_torch_function
 
-from torchgraft.arguments import flag, record_call, sizes, stands_for_tensor, whole
+from torchgraft.arguments import flag, record_call, sizes, whole
 from torchgraft.kernels.cpp_autograd import record_as_convolution
 from torchgraft.layout import is_channels_last, layout_beside
 from torchgraft.operator import Operator
@@ -20,9 +19,13 @@ from torchgraft.operators.depthwise import (
     explain_forward,
     explain_input_grad,
     explain_weight_grad,
+    forward_vmap,
     in_one_dtype,
+    input_grad_vmap,
     known_kernel_size,
+    weight_grad_vmap,
     with_channels,
+    without_tensor,
 )
 from torchgraft.operators.depthwise_conv1d import flops, reference
 from torchgraft.operators.depthwise_conv1d.window import IntOrOne, SequenceWindow, make_window
@@ -34,7 +37,7 @@ from torchgraft.operators.depthwise_conv2d.layouts import (
     strides_of_copy,
     with_strides,
 )
-from torchgraft.operators.shared import batch_as_channels, batch_as_images, check_images
+from torchgraft.operators.shared import check_images
 from torchgraft.operators.windows import whole_numbers
 
 
@@ -114,9 +117,8 @@ def depthwise_conv1d(
         return convolution.call(input, weight, bias, *window)
     if without_batch is True and isinstance(input, Tensor):
         return convolution(input.unsqueeze(0), weight, bias, *window).squeeze(0)
-    if stands_for_tensor(input):
-        return handle_torch_function(depthwise_conv1d, (input,), input, weight, bias, stride, padding, dilation, groups)
-    return convolution.call(input, weight, bias, *window)
+    rest = weight, bias, stride, padding, dilation, groups
+    return without_tensor(depthwise_conv1d, convolution.call, input, rest, window)
 
 
 def depthwise_conv1d_input_grad(
@@ -295,31 +297,15 @@ def _weight_grad_gradient(
     *window_and_result: Any,
 ) -> tuple[Tensor | None, ...]:
     *window, _, _ = window_and_result
-    # The gradient of a weight gradient is as large as a weight, and plays its part.
-    (weight,) = output_grads
+    # The gradient of a weight gradient is as large as a weight, and plays its part. Layouts follow from strides, and
+    # compilers do not keep that of a dimension of one element: this view has the contiguous one.
+    weight = output_grads[0].flatten(1).unsqueeze(1)
     return (
         _laid_out_as(convolution(input, weight, None, *window), output_grad) if needs_grad[0] else None,
         input_grad(output_grad, weight, *input.shape[1:], layout_beside(output_grad, is_channels_last(input)), *window)
         if needs_grad[1]
         else None,
     )
-
-
-# A third argument that is no tensor, as the number of channels is, stays as it is.
-_sequences_by_channel = batch_as_channels((1, 0, 0), (1,))
-
-
-@batch_as_images
-def _input_grad_vmap(
-    operator: Any,
-    batch_size: int,
-    in_dims: Sequence[int | None],
-    output_grad: Tensor,
-    weight: Tensor,
-    channels: int,
-    *numbers: int,
-) -> tuple[Tensor, int]:
-    return _sequences_by_channel(operator, batch_size, in_dims, output_grad, weight, batch_size * channels, *numbers)
 
 
 def _explain(input: Tensor, weight: Tensor, bias: Tensor | None, *numbers: int) -> None:
@@ -351,7 +337,7 @@ convolution = Operator(
     unsaved=("bias",),
     autocast="lower",
     mixed=("weight", "bias"),
-    vmap=batch_as_images(_sequences_by_channel),
+    vmap=forward_vmap,
     sharding="N C _, C _ _, C -> N C _; neighbouring elements are on another device then",
     strides="reference",
     flops=flops.forward,
@@ -366,7 +352,7 @@ input_grad = Operator(
     output=_input_grad_output,
     gradient=_input_grad_gradient,
     mixed=("weight",),
-    vmap=_input_grad_vmap,
+    vmap=input_grad_vmap,
     sharding="N C _, C _ _, channels=C -> N C _; neighbouring elements are on another device then",
     flops=flops.input_grad,
     explain=_explain_input_grad,
@@ -379,7 +365,7 @@ weight_grad = Operator(
     shapes="N M _, N C L -> M 1 kernel_size",
     output=_weight_grad_output,
     gradient=_weight_grad_gradient,
-    vmap=batch_as_channels((1, 1), (0,)),
+    vmap=weight_grad_vmap,
     sharding="N C _, N C _ -> C _ _; neighbouring elements are on another device then",
     flops=flops.weight_grad,
     explain=_explain_weight_grad,

@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import handle_torch_function
 
-from torchgraft.arguments import flag, record_call, sizes, stands_for_tensor, whole
+from torchgraft.arguments import flag, record_call, sizes, whole
 from torchgraft.kernels.cpp_autograd import record_as_convolution
 from torchgraft.layout import is_channels_last, layout_beside
 from torchgraft.operator import Operator
@@ -20,9 +19,13 @@ from torchgraft.operators.depthwise import (
     explain_forward,
     explain_input_grad,
     explain_weight_grad,
+    forward_vmap,
     in_one_dtype,
+    input_grad_vmap,
     known_kernel_size,
+    weight_grad_vmap,
     with_channels,
+    without_tensor,
 )
 from torchgraft.operators.depthwise_conv2d import flops, reference
 from torchgraft.operators.depthwise_conv2d.layouts import (
@@ -34,7 +37,7 @@ from torchgraft.operators.depthwise_conv2d.layouts import (
     with_strides,
 )
 from torchgraft.operators.depthwise_conv2d.window import IntOrPair, Window, make_window
-from torchgraft.operators.shared import batch_as_channels, batch_as_images, check_images, empty_images
+from torchgraft.operators.shared import check_images, empty_images
 
 
 def depthwise_conv2d(
@@ -116,7 +119,8 @@ def depthwise_conv2d(
         return convolution.call(input, weight, bias, *window)
     if without_batch is True and isinstance(input, Tensor):
         return convolution(input.unsqueeze(0), weight, bias, *window).squeeze(0)
-    return _without_tensor(input, (weight, bias, stride, padding, dilation, groups), window)
+    rest = weight, bias, stride, padding, dilation, groups
+    return without_tensor(depthwise_conv2d, convolution.call, input, rest, window)
 
 
 def depthwise_conv2d_input_grad(
@@ -192,13 +196,6 @@ def depthwise_conv2d_weight_grad(
     height, width = sizes(name, "kernel_size", kernel_size, "(KH, KW)")
     window = make_window(stride, padding, dilation, (height, width), name)
     return weight_grad(output_grad, input, height, width, *window, dtype, flag(name, "channels_last", channels_last))
-
-
-def _without_tensor(input: Any, rest: tuple[Any, ...], window: tuple[int, ...]) -> Any:
-    """The result for something that stands for a tensor; raises the operator's error for anything else."""
-    if stands_for_tensor(input):
-        return handle_torch_function(depthwise_conv2d, (input,), input, *rest)
-    return convolution.call(input, *rest[:2], *window)
 
 
 def _output(input: Tensor, weight: Tensor, bias: Tensor | None, *window: int) -> Tensor:
@@ -304,24 +301,6 @@ def _weight_grad_gradient(
     return convolution(input, weight, None, *window) if needs_grad[0] else None, found
 
 
-# A third argument that is no tensor, as the number of channels is, stays as it is.
-_images_by_channel = batch_as_channels((1, 0, 0), (1,))
-_forward_vmap = batch_as_images(_images_by_channel)
-
-
-@batch_as_images
-def _input_grad_vmap(
-    operator: Any,
-    batch_size: int,
-    in_dims: Sequence[int | None],
-    output_grad: Tensor,
-    weight: Tensor,
-    channels: int,
-    *numbers: int,
-) -> tuple[Tensor, int]:
-    return _images_by_channel(operator, batch_size, in_dims, output_grad, weight, batch_size * channels, *numbers)
-
-
 def _explain(input: Tensor, weight: Tensor, bias: Tensor | None, *numbers: int) -> None:
     explain_forward("depthwise_conv2d", input, weight, Window(*numbers))
 
@@ -362,7 +341,7 @@ convolution = Operator(
     unsaved=("bias",),
     autocast="lower",
     mixed=("weight", "bias"),
-    vmap=_forward_vmap,
+    vmap=forward_vmap,
     sharding="N C _ _, C _ _ _, C -> N C _ _; neighbouring pixels are on another device then",
     strides="reference",
     flops=flops.forward,
@@ -377,7 +356,7 @@ input_grad = Operator(
     output=_input_grad_output,
     gradient=_input_grad_gradient,
     mixed=("weight",),
-    vmap=_input_grad_vmap,
+    vmap=input_grad_vmap,
     sharding="N C _ _, C _ _ _, channels=C -> N C _ _; neighbouring pixels are on another device then",
     flops=flops.input_grad,
     explain=_explain_input_grad,
@@ -390,7 +369,7 @@ weight_grad = Operator(
     shapes="N M _ _, N C H W -> M 1 kernel_height kernel_width",
     output=_weight_grad_output,
     gradient=_weight_grad_gradient,
-    vmap=batch_as_channels((1, 1), (0,)),
+    vmap=weight_grad_vmap,
     sharding="N C _ _, N C _ _ -> C _ _ _; neighbouring pixels are on another device then",
     flops=flops.weight_grad,
     explain=_explain_weight_grad,

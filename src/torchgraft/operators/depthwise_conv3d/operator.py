@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import handle_torch_function
 
-from torchgraft.arguments import flag, record_call, sizes, stands_for_tensor, whole
+from torchgraft.arguments import flag, record_call, sizes, whole
 from torchgraft.kernels.cpp_autograd import record_as_convolution
 from torchgraft.layout import CHANNELS_LAST, is_channels_last, layout_beside
 from torchgraft.operator import FLOATING, Operator
@@ -20,9 +19,13 @@ from torchgraft.operators.depthwise import (
     explain_forward,
     explain_input_grad,
     explain_weight_grad,
+    forward_vmap,
     in_one_dtype,
+    input_grad_vmap,
     known_kernel_size,
+    weight_grad_vmap,
     with_channels,
+    without_tensor,
 )
 from torchgraft.operators.depthwise_conv2d.layouts import (
     dense_strides,
@@ -34,7 +37,7 @@ from torchgraft.operators.depthwise_conv2d.layouts import (
 )
 from torchgraft.operators.depthwise_conv3d import flops, reference
 from torchgraft.operators.depthwise_conv3d.window import IntOrTriple, VolumeWindow, make_window
-from torchgraft.operators.shared import batch_as_channels, batch_as_images, check_images
+from torchgraft.operators.shared import check_images
 
 
 def depthwise_conv3d(
@@ -106,7 +109,8 @@ def depthwise_conv3d(
         return convolution.call(input, weight, bias, *window)
     if without_batch is True and isinstance(input, Tensor):
         return convolution(input.unsqueeze(0), weight, bias, *window).squeeze(0)
-    return _without_tensor(input, (weight, bias, stride, padding, dilation, groups), window)
+    rest = weight, bias, stride, padding, dilation, groups
+    return without_tensor(depthwise_conv3d, convolution.call, input, rest, window)
 
 
 def depthwise_conv3d_input_grad(
@@ -182,13 +186,6 @@ def depthwise_conv3d_weight_grad(
     kernel: Any = sizes(name, "kernel_size", kernel_size, "(KD, KH, KW)")
     window = make_window(stride, padding, dilation, kernel, name)
     return weight_grad(output_grad, input, *kernel, *window, dtype, flag(name, "channels_last", channels_last))
-
-
-def _without_tensor(input: Any, rest: tuple[Any, ...], window: tuple[int, ...]) -> Any:
-    """The result for something that stands for a tensor; raises the operator's error for anything else."""
-    if stands_for_tensor(input):
-        return handle_torch_function(depthwise_conv3d, (input,), input, *rest)
-    return convolution.call(input, *rest[:2], *window)
 
 
 def _new(like: Tensor, size: Sequence[int], channels_last: bool, dtype: torch.dtype | None = None) -> Tensor:
@@ -307,23 +304,6 @@ def _weight_grad_gradient(
     )
 
 
-# A third argument that is no tensor, as the number of channels is, stays as it is.
-_volumes_by_channel = batch_as_channels((1, 0, 0), (1,))
-
-
-@batch_as_images
-def _input_grad_vmap(
-    operator: Any,
-    batch_size: int,
-    in_dims: Sequence[int | None],
-    output_grad: Tensor,
-    weight: Tensor,
-    channels: int,
-    *numbers: int,
-) -> tuple[Tensor, int]:
-    return _volumes_by_channel(operator, batch_size, in_dims, output_grad, weight, batch_size * channels, *numbers)
-
-
 def _explain(input: Tensor, weight: Tensor, bias: Tensor | None, *numbers: int) -> None:
     explain_forward("depthwise_conv3d", input, weight, VolumeWindow(*numbers))
 
@@ -374,7 +354,7 @@ convolution = Operator(
     unsaved=("bias",),
     autocast="lower",
     mixed=("weight", "bias"),
-    vmap=batch_as_images(_volumes_by_channel),
+    vmap=forward_vmap,
     sharding="N C _ _ _, C _ _ _ _, C -> N C _ _ _; neighbouring voxels are on another device then",
     strides="reference",
     flops=flops.forward,
@@ -390,7 +370,7 @@ input_grad = Operator(
     output=_input_grad_output,
     gradient=_input_grad_gradient,
     mixed=("weight",),
-    vmap=_input_grad_vmap,
+    vmap=input_grad_vmap,
     sharding="N C _ _ _, C _ _ _ _, channels=C -> N C _ _ _; neighbouring voxels are on another device then",
     flops=flops.input_grad,
     kernels=_KERNELS,
@@ -405,7 +385,7 @@ weight_grad = Operator(
     shapes="N M _ _ _, N C D H W -> M 1 kernel_depth kernel_height kernel_width",
     output=_weight_grad_output,
     gradient=_weight_grad_gradient,
-    vmap=batch_as_channels((1, 1), (0,)),
+    vmap=weight_grad_vmap,
     sharding="N C _ _ _, N C _ _ _ -> C _ _ _ _; neighbouring voxels are on another device then",
     flops=flops.weight_grad,
     kernels=_KERNELS,
