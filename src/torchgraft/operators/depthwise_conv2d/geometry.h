@@ -20,8 +20,7 @@ namespace torchgraft::depthwise {
 // follow.
 inline constexpr int64_t kLargestSize = int64_t{1} << 40;
 
-// What checks say is what `explain_sizes` in operators/depthwise.py says: a C++ program without Python reads
-// it.
+// Messages are those of `explain_sizes` in operators/depthwise.py: a C++ program without Python reads these.
 inline constexpr const char* kNoMemory = ": these sizes make a tensor that no memory can hold";
 
 // How far a kernel spans in one direction, from its first tap to its last.
@@ -42,7 +41,7 @@ inline int64_t room_of(const char* name, int64_t input, int64_t padding_front, i
   return room;
 }
 
-// What messages call the elements of an image of this rank, and its sizes.
+// Names in messages for the elements of an image of this rank, and for its sizes.
 template <size_t kRank>
 struct Words;
 template <>

@@ -130,7 +130,7 @@ bool is_by_onednn(const StridedOf<kRank + 2>& input, const StridedOf<kRank + 2>&
   }
   const int64_t batch = input.sizes[0], channels = input.sizes[1];
   const int64_t tall = weight.sizes[kRank], wide = weight.sizes[kRank + 1];
-  // Of volumes, PyTorch looks at depth and height here, and at height and width of their kernels.
+  // PyTorch looks at depth and height of volumes here, and at height and width of their kernels.
   const bool is_small = batch == 1 && input.sizes[2] * input.sizes[3] <= 20480;
   if (channels == 1 && !(tall > 3 && wide > 3) && is_small) return false;
   bool is_plain = true;

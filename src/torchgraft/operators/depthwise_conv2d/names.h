@@ -12,7 +12,7 @@ template <size_t kRank>
 inline constexpr char kInputGrad[] = "";
 template <size_t kRank>
 inline constexpr char kWeightGrad[] = "";
-// What messages call the dtype that a weight gradient is asked for.
+// The name in messages of the dtype that a weight gradient is asked for.
 template <size_t kRank>
 inline constexpr char kDtypeOfWeightGrad[] = "";
 // The names of the gradients for PyTorch's dispatcher: the raw ones, which have no gradients.

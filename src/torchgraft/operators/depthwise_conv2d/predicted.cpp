@@ -1,5 +1,5 @@
 // The choice of depthwise_conv2d and of its gradients, and that of depthwise_conv1d for images of one row.
-// What is done to arguments before the choice is done as the host functions do it
+// Arguments are changed before the choice as the host functions do it
 // (operators/depthwise_conv2d/host.h and cuda/problem.cuh).
 
 #include <torchgraft/detail/predicted.h>
@@ -87,7 +87,7 @@ Names weight_grad(const Arguments& arguments, const Gpu& gpu) {
   return {depthwise::cuda::choose_weight_grad(found).name};
 }
 
-// Of depthwise_conv1d: its arguments as those of images of one row.
+// The arguments of depthwise_conv1d are those of images of one row.
 Argument number(int64_t value) {
   Argument argument;
   argument.is_given = true;

@@ -106,7 +106,7 @@ Tensor input_grad_by_pytorch_of(const Tensor& output_grad, const Tensor& weight,
   check_same_dtype(output_grad, weight);
   Layout layout = layout_of_rank<kRank>(output_grad);
   if (channels_last) layout = *channels_last ? Layout::channels_last : Layout::contiguous;
-  // Of the input only shape and layout are read.
+  // Only shape and layout of the input are read.
   const Tensor input = empty_beside(output_grad.size(0), channels, size, layout, output_grad);
   const Tensor result = gradient_by_pytorch(output_grad, input, weight, window, /*of_input=*/true);
   return expect_strides(result, as_image<kDimOfImages<kRank>>(input).strides);

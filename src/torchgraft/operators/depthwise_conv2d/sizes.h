@@ -76,7 +76,7 @@ struct WindowOf {
   }
 };
 
-// Of images (N, C, H, W), of sequences (N, C, L), and of volumes (N, C, D, H, W).
+// Windows of images (N, C, H, W), of sequences (N, C, L), and of volumes (N, C, D, H, W).
 using Window = WindowOf<2>;
 using SequenceWindow = WindowOf<1>;
 using VolumeWindow = WindowOf<3>;

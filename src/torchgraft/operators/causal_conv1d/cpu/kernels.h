@@ -1,4 +1,4 @@
-// What causal_conv1d's CPU kernels are given beside the call: pieces of packed sequences, and the units of
+// The CPU kernels of causal_conv1d take these beside the call: pieces of packed sequences, and the units of
 // work that they are shared out in.
 #pragma once
 

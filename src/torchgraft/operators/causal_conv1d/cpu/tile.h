@@ -25,7 +25,7 @@ T element_at(const Call& call, const Segment& segment, int64_t channel, int64_t 
                     (time + call.sizes.width - 1) * state.time];
 }
 
-// What the final state adds to the gradient at a time of a segment.
+// Returns the final state's part of the gradient at a time of a segment.
 template <typename T>
 accumulate_t<T> final_state_grad_at(const Backward<T>& call, const Segment& segment, int64_t channel,
                                     int64_t time) {
@@ -61,7 +61,7 @@ struct Tile {
   // Times of one vector, and vectors of one time.
   static constexpr int64_t kTimes = kChannelsLast ? 1 : kLanes;
   static constexpr int64_t kVectors = kChannelsLast ? kStep / kLanes : 1;
-  // As many sums at once hide the latency of the additions; they stay in registers.
+  // So many sums at once hide the latency of the additions, and stay in registers.
   static constexpr int kBlock = kWidth == 0 ? 8 : 4;
   // Taps of which the gradients are summed at once.
   static constexpr int kTaps = kWidth == 0 ? 8 : kWidth;

@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(kThreads)
   sums_grad[number] = grad;
 }
 
-// What the elements of one channel of one item have in the workspace.
+// Points to the gradients of the sums of one channel of one item, in the workspace.
 template <typename A>
 struct SumsGrad {
   const A* data;

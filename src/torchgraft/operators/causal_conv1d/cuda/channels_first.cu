@@ -20,7 +20,7 @@ constexpr int kBackwardThreads = 128;
 constexpr int kBackwardWarps = kBackwardThreads / 32;
 // The threads of a warp.
 constexpr unsigned kAll = 0xffffffffu;
-// Of the chunks that a warp reads backward it owns all but one.
+// A warp owns all but one of the chunks that it reads backward.
 constexpr int kOwned = 31;
 // So many blocks of the backward pass keep a multiprocessor busy to the end.
 constexpr int kBlocksOfMultiprocessor = 32;
@@ -208,7 +208,7 @@ __device__ A sum_of_block(A (&sums)[kCount]) {
   return total;
 }
 
-// What a thread of the backward pass reads of a chunk, while it computes the one before.
+// Holds what a thread of the backward pass reads of a chunk while it computes the one before.
 template <typename T, bool kVectors>
 struct BackwardChunk {
   static constexpr int kOwn = kChunkBackward<T>;
@@ -228,7 +228,7 @@ struct BackwardChunk {
     place = {chunk * kOwn - (kVectors ? misalignment<kOwn>(from) : 0), static_cast<int>(call.sizes.length)};
     input.load(from, place);
     if (place.is_vector()) output_grad.load(row_of(call.output_grad, item, channel) + place.first);
-    // Of these few there is no room in registers.
+    // There is no room in registers for these few.
     if (is_in_final_state(call, past)) ptx::prefetch_global(row_of(call.final_state_grad, item, channel));
   }
 };
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(kBackwardThreads, kBlocksBackward<T>)
 #pragma unroll
   for (int tap = 0; tap < kWidth; ++tap) weight[tap] = static_cast<A>(call.weight[channel * kWidth + tap]);
   const A bias = call.bias == nullptr ? A{0} : static_cast<A>(call.bias[channel]);
-  // Of each tap, and of the bias.
+  // One sum for each tap, and one for the bias.
   A sums[kWidth + 1] = {};
 
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -312,8 +312,8 @@ __global__ void __launch_bounds__(kBackwardThreads, kBlocksBackward<T>)
     } else {
       multiply(std::false_type{});
     }
-    // What the final state adds to the gradients of the elements that it holds. Mostly a row ends where its
-    // last chunk does.
+    // Adds the gradients of the final state to those of the elements that it holds. Mostly a row ends where
+    // its last chunk does.
     if (goes_on && first + kOwn == length) {
 #pragma unroll
       for (int j = 0; j < kPast; ++j) results[kOwn - kPast + j] += static_cast<A>(of_final_state[j]);

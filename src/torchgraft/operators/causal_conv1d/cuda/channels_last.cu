@@ -18,7 +18,7 @@ constexpr int kLanes = 32;
 constexpr int kStretches = kThreads / kLanes;
 // Fewer steps would read more of a stretch twice than the additional threads are worth.
 constexpr int kFewestSteps = 8;
-// What a stretch takes to begin, in steps: its weights, and the steps that it reads twice.
+// A stretch takes so many steps to begin: for its weights, and the steps that it reads twice.
 constexpr int kStepsToBegin = 8;
 constexpr int kMost = INT32_MAX / 2;
 
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// What a place of the final state adds to the gradient of the element that it holds.
+// Adds the gradient of a place of the final state to that of the element which it holds.
 template <typename T, int kCount, typename A>
 __device__ void add_final_state_grad(A (&results)[kCount], const Backward<T>& call, int item, int channel,
                                      int place) {

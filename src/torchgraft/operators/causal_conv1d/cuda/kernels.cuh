@@ -1,4 +1,5 @@
-// What the CUDA kernels share: SiLU, an element of the past or the input, and what their launchers give back.
+// Shared parts of the CUDA kernels: SiLU, an element of the past or the input, and what their launchers give
+// back.
 #pragma once
 
 #include <torchgraft/cuda.cuh>

@@ -42,7 +42,8 @@ struct Direction {
   const Phase& phase(int64_t element) const { return phases[element % phases.size()]; }
   int64_t output(int64_t element) const { return element / static_cast<int64_t>(phases.size()); }
 
-  // What of the source the elements `outputs` of the destination meet, and with how many taps altogether.
+  // Finds the part of the source that the elements `outputs` of the destination meet, and with how many taps
+  // altogether.
   Range source_range(Range outputs, int64_t& taps) const {
     Range range = {source, 0};
     taps = 0;
