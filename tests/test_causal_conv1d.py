@@ -227,12 +227,18 @@ class TestMistakes:
         ("named", "message"),
         [
             ({"activation": "gelu"}, "activation must be None or 'silu', got 'gelu'"),
-            ({"weight": drawn(3, 0)}, r"weight must have the shape \(3, width\).* width of 1 to 256; got \(3, 0\)"),
-            ({"weight": drawn(3, 257)}, r"width of 1 to 256; got \(3, 257\)"),
-            ({"weight": drawn(4, 4)}, r"weight must have the shape \(3, width\).* got \(4, 4\)"),
-            ({"bias": drawn(4)}, r"bias must be \(3,\).* got \(4,\)"),
+            ({"weight": drawn(3, 0)}, "weight must have a width of 1 to 256, got 0"),
+            ({"weight": drawn(3, 257)}, "weight must have a width of 1 to 256, got 257"),
+            (
+                {"weight": drawn(4, 4)},
+                r"weight must have the shape \(channels, width\), where channels is 3 as in input",
+            ),
+            (
+                {"bias": drawn(4)},
+                r"bias must have the shape \(channels,\), where channels is 3 as in input, got \(4,\)",
+            ),
             ({"initial_state": drawn(2, 3, 4)}, r"initial_state must be \(2, 3, 3\) for a weight of width 4, got"),
-            ({"seq_idx": ids(12)}, r"seq_idx must be \(2, 12\).* got \(1, 12\)"),
+            ({"seq_idx": ids(12)}, r"seq_idx must have the shape \(batch, length\), where batch is 2 .* got \(1, 12\)"),
             ({"seq_idx": ids(12), "cu_seqlens": offsets(12)}, "give one of them, got both"),
             ({"cu_seqlens": offsets(12)}, "input must have a batch of 1 with cu_seqlens, got 2"),
             ({"input": drawn(3, 12)}, r"input must have the shape \(batch, channels, length\), got \(3, 12\)"),
@@ -254,7 +260,9 @@ class TestMistakes:
 
     def test_of_offsets_through_torch_ops(self):
         arguments = self.input[:1], self.weight, None, None, torch.tensor([0, 13], dtype=torch.int32), False
-        with pytest.raises(RuntimeError, match="cu_seqlens must end with the length of input, 12, got 13"):
+        with pytest.raises(
+            RuntimeError, match=r"cu_seqlens must begin with 0, never fall, and end with 12, got \[0, 13\]"
+        ):
             torch.ops.torchgraft.causal_conv1d_packed(*arguments)
 
     @pytest.mark.parametrize(
@@ -277,10 +285,13 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("named", "message"),
         [
-            ({"state": drawn(2, 3, 2)}, r"state must have the shape \(2, 3, 3 or more\), got \(2, 3, 2\)"),
-            ({"state": drawn(3, 3, 3)}, r"state must have the shape \(2, 3, 3 or more\), got \(3, 3, 3\)"),
+            ({"state": drawn(2, 3, 2)}, r"state must keep 3 times or more, got \(2, 3, 2\)"),
+            ({"state": drawn(3, 3, 3)}, r"state must have 2 rows, as input has such a batch, got \(3, 3, 3\)"),
             ({"cache_seqlens": torch.tensor([1, -1], dtype=torch.int32)}, r"must not be negative, got \[1, -1\]"),
-            ({"cache_seqlens": torch.tensor([1], dtype=torch.int32)}, r"cache_seqlens must be \(2,\).* got \(1,\)"),
+            (
+                {"cache_seqlens": torch.tensor([1], dtype=torch.int32)},
+                r"cache_seqlens must have the shape \(batch,\).* got \(1,\)",
+            ),
             ({"state_indices": torch.tensor([0, 2], dtype=torch.int32)}, "must be below the 2 rows of state, got"),
             ({"state_indices": torch.tensor([1, 1], dtype=torch.int32)}, "must name each row of state once at most"),
             ({"activation": True}, "activation must be None or 'silu', got True"),

@@ -181,6 +181,13 @@ class TestCMakePackage:
             configure(tmp_path, tmp_path / "build")
 
 
+def test_an_argument_in_cpp_keeps_whole_numbers():
+    """They may be places, as the borders of sequences are: an operator would refuse ones."""
+    assert cpp.in_cpp(torch.tensor([0, 6], dtype=torch.int32)) == "tensor({2}, ScalarType::Int, {0, 6})"
+    assert cpp.in_cpp(torch.zeros(2, 0, dtype=torch.int64)) == "tensor({2, 0}, ScalarType::Long)"
+    assert cpp.in_cpp(torch.zeros(3)) == "tensor({3}, ScalarType::Float)"
+
+
 @pytest.mark.slow
 class TestPrograms:
     def test_pass_what_ctest_asks(self, programs):

@@ -424,3 +424,16 @@ def test_optional_tensors_are_no_numbers():
 
     operator = declare("optional_tensor", "(Tensor input, Tensor? other=None) -> Tensor", added, added)
     assert ask(operator, (Sample("two", (Drawn((2,)), Drawn((2,)))),), "numbers") == {}
+
+
+def test_a_list_of_optional_tensors_may_lack_one():
+    def added(input, more):
+        return sum((each for each in more if each is not None), input)
+
+    def overflowing(input, more):
+        return torch.log(torch.exp(added(input, more)))
+
+    schema = "(Tensor input, Tensor?[] more) -> Tensor"
+    table = (Sample("one is missing", (Drawn((2, 5)), [Drawn((2, 5)), None])),)
+    assert ask(declare("optional_list", schema, added, added), table) == {}
+    assert ask(declare("optional_list_overflows", schema, added, overflowing), table) != {}

@@ -12,8 +12,18 @@
 using torch::headeronly::ScalarType;
 using torchgraft::Tensor;
 
-inline Tensor tensor(const std::vector<int64_t>& sizes, ScalarType dtype) {
-  return torch::stable::full(sizes, 1.0, dtype);
+// A tensor of the values, which are whole numbers, or else of ones.
+inline Tensor tensor(const std::vector<int64_t>& sizes, ScalarType dtype,
+                     const std::vector<int64_t>& values = {}) {
+  Tensor made = torch::stable::full(sizes, 1.0, dtype);
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (dtype == ScalarType::Int) {
+      static_cast<int32_t*>(made.mutable_data_ptr())[i] = static_cast<int32_t>(values[i]);
+    } else {
+      static_cast<int64_t*>(made.mutable_data_ptr())[i] = values[i];
+    }
+  }
+  return made;
 }
 
 // What a call raised, with its kind: "invalid" for std::invalid_argument, "failed" for any other.

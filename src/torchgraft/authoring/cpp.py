@@ -276,7 +276,10 @@ def is_callable(operator: Operator) -> bool:
 
 
 def in_cpp(value: Any) -> str:
-    """An argument of a call as C++ writes it; `tensor(sizes, dtype)` for a tensor, which the program around it defines.
+    """An argument of a call as C++ writes it.
+
+    A tensor is a call of `tensor(sizes, dtype)`, which the program around it defines, or of `tensor(sizes, dtype,
+    values)` where it has 32 or 64 bits of whole numbers: those may be places, and an operator refuses wrong ones.
 
     Args:
         value: a tensor, a number, a bool or None.
@@ -285,7 +288,8 @@ def in_cpp(value: Any) -> str:
         return "std::nullopt"
     if isinstance(value, torch.Tensor):
         sizes = ", ".join(map(str, value.shape))
-        return f"tensor({{{sizes}}}, ScalarType::{_SCALAR_TYPES[value.dtype]})"
+        values = ", ".join(map(str, value.flatten().tolist())) if value.dtype in (torch.int32, torch.int64) else ""
+        return f"tensor({{{sizes}}}, ScalarType::{_SCALAR_TYPES[value.dtype]}{f', {{{values}}}' if values else ''})"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

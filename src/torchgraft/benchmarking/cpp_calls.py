@@ -49,8 +49,17 @@ _PROGRAM = """\
 
 using torch::headeronly::ScalarType;
 
-static torchgraft::Tensor tensor(const std::vector<int64_t>& sizes, ScalarType dtype) {
-  return torch::stable::full(sizes, 1.0, dtype);
+static torchgraft::Tensor tensor(const std::vector<int64_t>& sizes, ScalarType dtype,
+                                 const std::vector<int64_t>& values = {}) {
+  torchgraft::Tensor made = torch::stable::full(sizes, 1.0, dtype);
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (dtype == ScalarType::Int) {
+      static_cast<int32_t*>(made.mutable_data_ptr())[i] = static_cast<int32_t>(values[i]);
+    } else {
+      static_cast<int64_t*>(made.mutable_data_ptr())[i] = values[i];
+    }
+  }
+  return made;
 }
 
 // Microseconds that a block of calls takes, each.

@@ -124,10 +124,13 @@ def changed(call: Call, unit: Unit, change: Change) -> tuple[Any, ...] | None:
         value = arguments[place]
         ones = value if isinstance(value, list) else [value]
         specs = drawn[place] if isinstance(value, list) else [drawn[place]]
-        made = []
+        made: list[Tensor | None] = []
         for one, spec in zip(ones, specs, strict=True):
+            if one is None:  # missing from a list of optional tensors
+                made.append(None)
+                continue
             other = _in_form(change, one)
-            if spec is not None and isinstance(spec, Drawn) and not _makes_sense(other, spec):
+            if isinstance(spec, Drawn) and not _makes_sense(other, spec):
                 return None
             differs |= not torch.equal(one, other)
             made.append(other)

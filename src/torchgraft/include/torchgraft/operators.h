@@ -18,7 +18,7 @@ inline std::tuple<Tensor, Tensor> causal_conv1d(const Tensor& input, const Tenso
       "Tensor, Tensor",
       "input weight bias initial_state seq_idx silu",
       "input float64 float32 float16 bfloat16;~weight float64 float32 float16 bfloat16;~bias float64 float32 float16 bfloat16;initial_state float64 float32 float16 bfloat16;seq_idx int32",
-      ""};
+      "batch channels length, channels width, channels, batch channels _, batch length -> batch channels length, batch channels _"};
   [[maybe_unused]] static const bool torchgraft_fits = ::torchgraft::internal::check_version(torchgraft_declared);
   return ::torchgraft::internal::call<std::tuple<Tensor, Tensor>>(
       torchgraft_declared, "torchgraft::causal_conv1d", input, weight, bias, initial_state, seq_idx, silu);
@@ -32,7 +32,7 @@ inline std::tuple<Tensor, Tensor, Tensor, Tensor> causal_conv1d_backward(const T
       "Tensor, Tensor, Tensor, Tensor",
       "output_grad final_state_grad input weight bias initial_state seq_idx silu dtype",
       "output_grad float64 float32 float16 bfloat16;final_state_grad float64 float32 float16 bfloat16;input float64 float32 float16 bfloat16;~weight float64 float32 float16 bfloat16;~bias float64 float32 float16 bfloat16;initial_state float64 float32 float16 bfloat16;seq_idx int32",
-      ""};
+      "batch channels length, batch channels _, batch channels length, channels width, channels, batch channels _, batch length -> batch channels length, channels width, channels, batch channels _"};
   [[maybe_unused]] static const bool torchgraft_fits = ::torchgraft::internal::check_version(torchgraft_declared);
   return ::torchgraft::internal::call<std::tuple<Tensor, Tensor, Tensor, Tensor>>(
       torchgraft_declared, "torchgraft::causal_conv1d_backward", output_grad, final_state_grad, input, weight, bias, initial_state, seq_idx, silu, dtype);
@@ -46,7 +46,7 @@ inline std::tuple<Tensor, Tensor> causal_conv1d_packed(const Tensor& input, cons
       "Tensor, Tensor",
       "input weight bias initial_state cu_seqlens silu",
       "input float64 float32 float16 bfloat16;~weight float64 float32 float16 bfloat16;~bias float64 float32 float16 bfloat16;initial_state float64 float32 float16 bfloat16;cu_seqlens int32 int64",
-      ""};
+      "batch channels length, channels width, channels, sequences channels _, _ -> batch channels length, _ channels _"};
   [[maybe_unused]] static const bool torchgraft_fits = ::torchgraft::internal::check_version(torchgraft_declared);
   return ::torchgraft::internal::call<std::tuple<Tensor, Tensor>>(
       torchgraft_declared, "torchgraft::causal_conv1d_packed", input, weight, bias, initial_state, cu_seqlens, silu);
@@ -60,7 +60,7 @@ inline std::tuple<Tensor, Tensor, Tensor, Tensor> causal_conv1d_packed_backward(
       "Tensor, Tensor, Tensor, Tensor",
       "output_grad final_state_grad input weight bias initial_state cu_seqlens silu dtype",
       "output_grad float64 float32 float16 bfloat16;final_state_grad float64 float32 float16 bfloat16;input float64 float32 float16 bfloat16;~weight float64 float32 float16 bfloat16;~bias float64 float32 float16 bfloat16;initial_state float64 float32 float16 bfloat16;cu_seqlens int32 int64",
-      ""};
+      "batch channels length, sequences channels _, batch channels length, channels width, channels, sequences channels _, _ -> batch channels length, channels width, channels, _ channels _"};
   [[maybe_unused]] static const bool torchgraft_fits = ::torchgraft::internal::check_version(torchgraft_declared);
   return ::torchgraft::internal::call<std::tuple<Tensor, Tensor, Tensor, Tensor>>(
       torchgraft_declared, "torchgraft::causal_conv1d_packed_backward", output_grad, final_state_grad, input, weight, bias, initial_state, cu_seqlens, silu, dtype);
@@ -74,7 +74,7 @@ inline Tensor causal_conv1d_update(const Tensor& input, const Tensor& state, con
       "Tensor",
       "input state weight bias cache_seqlens state_indices silu",
       "input float64 float32 float16 bfloat16;state float64 float32 float16 bfloat16;~weight float64 float32 float16 bfloat16;~bias float64 float32 float16 bfloat16;cache_seqlens int32;state_indices int32",
-      ""};
+      "batch channels length, rows channels _, channels width, channels, batch, batch -> batch channels length"};
   [[maybe_unused]] static const bool torchgraft_fits = ::torchgraft::internal::check_version(torchgraft_declared);
   return std::get<0>(::torchgraft::internal::call<std::tuple<Tensor>>(
       torchgraft_declared, "torchgraft::causal_conv1d_update", input, state, weight, bias, cache_seqlens, state_indices, silu));

@@ -8,6 +8,10 @@
 #include <torchgraft/cpu.h>
 #include <torchgraft/registration.h>
 
+#include <algorithm>
+#include <sstream>
+#include <vector>
+
 #include "cpu/kernels.h"
 #include "host.h"
 
@@ -27,16 +31,23 @@ int64_t offset_at(const Packing& packing, int64_t i) {
                                   : static_cast<const int32_t*>(packing.offsets)[i];
 }
 
-void add_packed(const Sizes& sizes, const Packing& packing, std::vector<Segment>& segments) {
-  TORCHGRAFT_CHECK(offset_at(packing, 0) == 0, "cu_seqlens must begin with 0, got ", offset_at(packing, 0));
+// Numbers as Python writes a list of them.
+std::string in_words(const std::vector<int64_t>& numbers) {
+  std::ostringstream list;
+  for (size_t i = 0; i < numbers.size(); ++i) list << (i == 0 ? "" : ", ") << numbers[i];
+  return "[" + list.str() + "]";
+}
+
+void add_packed(const char* name, const Sizes& sizes, const Packing& packing,
+                std::vector<Segment>& segments) {
+  std::vector<int64_t> offsets;
+  for (int64_t i = 0; i <= sizes.states; ++i) offsets.push_back(offset_at(packing, i));
+  TORCHGRAFT_CHECK(offsets.front() == 0 && offsets.back() == sizes.length && std::ranges::is_sorted(offsets),
+                   name, ": cu_seqlens must begin with 0, never fall, and end with ", sizes.length, ", got ",
+                   in_words(offsets));
   for (int64_t i = 0; i < sizes.states; ++i) {
-    const int64_t begin = offset_at(packing, i), end = offset_at(packing, i + 1);
-    TORCHGRAFT_CHECK(begin <= end, "cu_seqlens must not fall, got ", begin, " and then ", end);
-    segments.push_back({0, begin, end - begin, i, i, false});
+    segments.push_back({0, offsets[i], offsets[i + 1] - offsets[i], i, i, false});
   }
-  const int64_t end = offset_at(packing, sizes.states);
-  TORCHGRAFT_CHECK(end == sizes.length, "cu_seqlens must end with the length of input, ", sizes.length,
-                   ", got ", end);
 }
 
 // The runs of equal ids in an item. The first one goes on from the initial state, and the last one is
@@ -52,10 +63,10 @@ void add_runs(const Sizes& sizes, const int32_t* ids, int64_t item, std::vector<
   } while (begin < sizes.length);
 }
 
-std::vector<Segment> segments_of(const Sizes& sizes, const Packing& packing) {
+std::vector<Segment> segments_of(const char* name, const Sizes& sizes, const Packing& packing) {
   std::vector<Segment> segments;
   if (packing.offsets != nullptr) {
-    add_packed(sizes, packing, segments);
+    add_packed(name, sizes, packing, segments);
     return segments;
   }
   for (int64_t item = 0; item < sizes.batch; ++item) {
@@ -68,13 +79,13 @@ std::vector<Segment> segments_of(const Sizes& sizes, const Packing& packing) {
   return segments;
 }
 
-Work work_of(const Sizes& sizes, const Packing& packing) {
+Work work_of(const char* name, const Sizes& sizes, const Packing& packing) {
   const Blocks blocks = blocks_of(compiled_width(sizes.width), sizes.channels_last);
   Work work;
   // A row is read from its beginning to its end by one thread. Channels side by side are one tile where there
   // are few, so there the time is divided, too.
   std::vector<int64_t> borders = {0};
-  for (const Segment& segment : segments_of(sizes, packing)) {
+  for (const Segment& segment : segments_of(name, sizes, packing)) {
     int64_t from = 0;
     do {
       const int64_t to = std::min(from + blocks.times, segment.length);
@@ -98,7 +109,7 @@ Work work_of(const Sizes& sizes, const Packing& packing) {
 std::tuple<Tensor, Tensor> forward_cpu(Tensor input, Tensor weight, std::optional<Tensor> bias,
                                        std::optional<Tensor> initial_state, Sequences sequences, bool silu) {
   return forward(input, weight, bias, initial_state, sequences, silu, []<typename T>(const Forward<T>& call) {
-    const Work work = work_of(call.sizes, call.packing);
+    const Work work = work_of("causal_conv1d_packed", call.sizes, call.packing);
     parallel_for(0, work.units(), work.grain, [&](int64_t begin, int64_t end) {
       call.sizes.channels_last ? run_channels_last(call, work, begin, end)
                                : run_channels_first(call, work, begin, end);
@@ -130,7 +141,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_cpu(Tensor output_grad,
   return backward(
       output_grad, final_state_grad, input, weight, bias, initial_state, sequences, silu, dtype,
       []<typename T>(const Backward<T>& call, const Tensor& weight_grad, const Tensor& bias_grad) {
-        const Work work = work_of(call.sizes, call.packing);
+        const Work work = work_of("causal_conv1d_packed_backward", call.sizes, call.packing);
         const int64_t groups = static_cast<int64_t>(work.groups.size()) - 1;
         std::vector<accumulate_t<T>> partials(
             static_cast<size_t>(groups * call.sizes.channels * (call.sizes.width + 1)));
@@ -175,18 +186,21 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> causal_conv1d_packed_backward_cpu(
 // Refuses rows that are not there, a row that two items would write to, and lengths that are negative.
 template <typename T>
 void check_contents(const Update<T>& call) {
-  std::vector<bool> is_taken(call.rows == nullptr ? 0 : static_cast<size_t>(call.state_rows));
+  const char* const name = "causal_conv1d_update: ";
+  std::vector<int64_t> lengths, rows;
   for (int64_t item = 0; item < call.batch; ++item) {
-    if (call.cache_lengths != nullptr)
-      TORCHGRAFT_CHECK(call.cache_lengths[item] >= 0, "cache_seqlens must not be negative, got ",
-                       call.cache_lengths[item]);
-    if (call.rows == nullptr || call.rows[item] < 0) continue;
-    const int64_t row = call.rows[item];
-    TORCHGRAFT_CHECK(row < call.state_rows, "state_indices must be below the ", call.state_rows,
-                     " rows of state, got ", row);
-    TORCHGRAFT_CHECK(!is_taken[row], "state_indices must name a row once at most, got ", row, " twice");
-    is_taken[row] = true;
+    if (call.cache_lengths != nullptr) lengths.push_back(call.cache_lengths[item]);
+    if (call.rows != nullptr && call.rows[item] >= 0) rows.push_back(call.rows[item]);
   }
+  TORCHGRAFT_CHECK(std::ranges::all_of(lengths, [](int64_t length) { return length >= 0; }), name,
+                   "cache_seqlens must not be negative, got ", in_words(lengths));
+  TORCHGRAFT_CHECK(std::ranges::all_of(rows, [&](int64_t row) { return row < call.state_rows; }), name,
+                   "state_indices must be below the ", call.state_rows, " rows of state, got ",
+                   in_words(rows));
+  std::vector<int64_t> sorted = rows;
+  std::ranges::sort(sorted);
+  TORCHGRAFT_CHECK(std::ranges::adjacent_find(sorted) == sorted.end(), name,
+                   "state_indices must name each row of state once at most, got ", in_words(rows));
 }
 
 Tensor causal_conv1d_update_cpu(Tensor input, Tensor state, Tensor weight, std::optional<Tensor> bias,

@@ -7,6 +7,8 @@
 #include <torchgraft/layout.h>
 
 #include <optional>
+#include <sstream>
+#include <string>
 #include <tuple>
 #include <type_traits>
 
@@ -89,29 +91,42 @@ std::optional<Tensor> readable_weight(const std::optional<Tensor>& tensor, const
   return tensor ? std::optional(readable_weight<T>(*tensor, name)) : std::nullopt;
 }
 
-inline void check_state(const Tensor& input, const std::optional<Tensor>& state, const Sizes& sizes,
-                        const char* name) {
+// The sizes of a tensor as Python writes them.
+inline std::string shape_in_words(const Tensor& tensor) {
+  std::ostringstream shape;
+  for (int64_t d = 0; d < tensor.dim(); ++d) shape << (d == 0 ? "" : ", ") << tensor.size(d);
+  return "(" + shape.str() + (tensor.dim() == 1 ? ",)" : ")");
+}
+
+// What these checks say is what `explain` of operator.py says: a C++ program without Python reads it. What is
+// wrong with numbers of dimensions, or with sizes that two tensors share, both say by the declared shapes.
+inline void check_state(const char* name, const Tensor& input, const std::optional<Tensor>& state,
+                        const Sizes& sizes, const char* argument) {
   if (!state) return;
-  check_dim(*state, 3, name);
-  check_same_kind(input, "input", *state, name);
+  check_dim(*state, 3, argument);
+  check_same_kind(input, "input", *state, argument);
   TORCHGRAFT_CHECK(
       state->size(0) == sizes.states && state->size(1) == sizes.channels && state->size(2) == sizes.width - 1,
-      name, " must have the shape (", sizes.states, ", ", sizes.channels, ", ", sizes.width - 1, ")");
+      name, ": ", argument, " must be (", sizes.states, ", ", sizes.channels, ", ", sizes.width - 1,
+      ") for a weight of width ", sizes.width, ", got ", shape_in_words(*state));
 }
 
 // A weight and a bias, which may have another floating dtype than the input; that is checked where they are
 // read.
-inline void check_weight(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias) {
+inline void check_weight(const char* name, const Tensor& input, const Tensor& weight,
+                         const std::optional<Tensor>& bias) {
   check_dim(weight, 2, "weight");
   TORCHGRAFT_CHECK(same_device(input, weight), "input and weight must be on the same device");
-  TORCHGRAFT_CHECK(weight.size(0) == input.size(1) && weight.size(1) >= 1 && weight.size(1) <= kMostTaps,
-                   "weight must have the shape (", input.size(1), ", width), with a width of 1 to ",
-                   kMostTaps);
+  TORCHGRAFT_CHECK(weight.size(0) == input.size(1), "weight must have ", input.size(1), " channels, got ",
+                   weight.size(0));
+  TORCHGRAFT_CHECK(weight.size(1) >= 1 && weight.size(1) <= kMostTaps, name,
+                   ": weight must have a width of 1 to ", kMostTaps, ", got ", weight.size(1));
   dispatch_floating(weight.scalar_type(), "causal_conv1d, its weight,", [](auto) {});
   if (!bias) return;
   check_dim(*bias, 1, "bias");
   TORCHGRAFT_CHECK(same_device(input, *bias), "input and bias must be on the same device");
-  TORCHGRAFT_CHECK(bias->size(0) == input.size(1), "bias must have ", input.size(1), " elements");
+  TORCHGRAFT_CHECK(bias->size(0) == input.size(1), "bias must have ", input.size(1), " elements, got ",
+                   bias->size(0));
   dispatch_floating(bias->scalar_type(), "causal_conv1d, its bias,", [](auto) {});
 }
 
@@ -121,12 +136,11 @@ inline void check_index(const Tensor& input, const Tensor& index, const char* na
   TORCHGRAFT_CHECK(index.scalar_type() == ScalarType::Int, name, " must be int32");
 }
 
-inline Sizes check_arguments(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
-                             const std::optional<Tensor>& initial_state, const Sequences& sequences) {
+inline Sizes check_arguments(const char* name, const Tensor& input, const Tensor& weight,
+                             const std::optional<Tensor>& bias, const std::optional<Tensor>& initial_state,
+                             const Sequences& sequences) {
   check_dim(input, 3, "input");
-  check_weight(input, weight, bias);
-  Sizes sizes = {input.size(0), input.size(1), input.size(2), weight.size(1), has_channels_last(input),
-                 input.size(0)};
+  Sizes sizes = {input.size(0), input.size(1), input.size(2), 1, has_channels_last(input), input.size(0)};
   if (sequences.ids) {
     check_index(input, *sequences.ids, "seq_idx");
     TORCHGRAFT_CHECK(sequences.ids->dim() == 2 && sequences.ids->size(0) == sizes.batch &&
@@ -139,13 +153,17 @@ inline Sizes check_arguments(const Tensor& input, const Tensor& weight, const st
     TORCHGRAFT_CHECK(same_device(input, offsets), "input and cu_seqlens must be on the same device");
     TORCHGRAFT_CHECK(offsets.scalar_type() == ScalarType::Int || offsets.scalar_type() == ScalarType::Long,
                      "cu_seqlens must be int32 or int64");
-    TORCHGRAFT_CHECK(offsets.size(0) >= 1, "cu_seqlens must have one element more than there are sequences");
-    TORCHGRAFT_CHECK(sizes.batch == 1, "input must have a batch of 1 with cu_seqlens, got ", sizes.batch);
+    TORCHGRAFT_CHECK(sizes.batch == 1, name, ": input must have a batch of 1 with cu_seqlens, got ",
+                     sizes.batch);
     sizes.states = offsets.size(0) - 1;
-    TORCHGRAFT_CHECK(sizes.states > 0 || sizes.length == 0,
-                     "cu_seqlens has no sequence, and input has a length of ", sizes.length);
+    TORCHGRAFT_CHECK(sizes.states >= 0, name,
+                     ": cu_seqlens must have one element more than there are sequences, got 0");
+    TORCHGRAFT_CHECK(sizes.states > 0 || sizes.length == 0, name,
+                     ": cu_seqlens has no sequence for a length of ", sizes.length);
   }
-  check_state(input, initial_state, sizes, "initial_state");
+  check_weight(name, input, weight, bias);
+  sizes.width = weight.size(1);
+  check_state(name, input, initial_state, sizes, "initial_state");
   return sizes;
 }
 
@@ -177,7 +195,8 @@ template <typename Run>
 std::tuple<Tensor, Tensor> forward(Tensor input, Tensor weight, std::optional<Tensor> bias,
                                    std::optional<Tensor> initial_state, Sequences sequences, bool silu,
                                    const Run& run) {
-  const Sizes sizes = check_arguments(input, weight, bias, initial_state, sequences);
+  const char* const name = sequences.offsets ? "causal_conv1d_packed" : "causal_conv1d";
+  const Sizes sizes = check_arguments(name, input, weight, bias, initial_state, sequences);
   Tensor output = empty_of(sizes.batch, sizes.channels, sizes.length, sizes.channels_last, input);
   Tensor final_state = empty_of(sizes.states, sizes.channels, sizes.width - 1, sizes.channels_last, input);
   dispatch_floating(input.scalar_type(), "causal_conv1d", [&]<typename T>(Tag<T>) {
@@ -209,14 +228,15 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(Tensor output_grad,
                                                     std::optional<Tensor> initial_state, Sequences sequences,
                                                     bool silu, std::optional<ScalarType> dtype,
                                                     const Run& run) {
-  const Sizes sizes = check_arguments(input, weight, bias, initial_state, sequences);
+  const char* const name = sequences.offsets ? "causal_conv1d_packed_backward" : "causal_conv1d_backward";
+  const Sizes sizes = check_arguments(name, input, weight, bias, initial_state, sequences);
   check_dim(output_grad, 3, "output_grad");
   check_same_kind(input, "input", output_grad, "output_grad");
   TORCHGRAFT_CHECK(output_grad.size(0) == sizes.batch && output_grad.size(1) == sizes.channels &&
                        output_grad.size(2) == sizes.length,
                    "output_grad must have the shape (", sizes.batch, ", ", sizes.channels, ", ", sizes.length,
                    ")");
-  check_state(input, final_state_grad, sizes, "final_state_grad");
+  check_state(name, input, final_state_grad, sizes, "final_state_grad");
   const int64_t channels = sizes.channels, past = sizes.width - 1, one = 1;
   Tensor input_grad = empty_of(sizes.batch, channels, sizes.length, sizes.channels_last, input);
   const std::array<int64_t, 2> weight_sizes = {channels, sizes.width}, weight_strides = {sizes.width, 1};
@@ -244,24 +264,26 @@ template <typename Run>
 Tensor update(Tensor input, Tensor state, Tensor weight, std::optional<Tensor> bias,
               std::optional<Tensor> cache_seqlens, std::optional<Tensor> state_indices, bool silu,
               const Run& run) {
+  const char* const name = "causal_conv1d_update";
   check_dim(input, 3, "input");
-  check_weight(input, weight, bias);
+  check_weight(name, input, weight, bias);
   check_dim(state, 3, "state");
   check_same_kind(input, "input", state, "state");
   const int64_t batch = input.size(0), channels = input.size(1), length = input.size(2),
                 width = weight.size(1);
-  TORCHGRAFT_CHECK(state.size(1) == channels && state.size(2) >= width - 1,
-                   "state must have the shape (rows, ", channels, ", ", width - 1, " or more)");
-  TORCHGRAFT_CHECK(state_indices || state.size(0) == batch, "state must have ", batch, " rows, got ",
-                   state.size(0));
-  for (const auto& [index, name] :
+  TORCHGRAFT_CHECK(state.size(1) == channels, "state must have ", channels, " channels, got ", state.size(1));
+  TORCHGRAFT_CHECK(state.size(2) >= width - 1, name, ": state must keep ", width - 1, " times or more, got ",
+                   shape_in_words(state));
+  TORCHGRAFT_CHECK(state_indices || state.size(0) == batch, name, ": state must have ", batch,
+                   " rows, as input has such a batch, got ", shape_in_words(state));
+  for (const auto& [index, argument] :
        {std::pair<std::optional<Tensor>&, const char*>{cache_seqlens, "cache_seqlens"},
         {state_indices, "state_indices"}}) {
     if (!index) continue;
-    check_index(input, *index, name);
-    TORCHGRAFT_CHECK(index->dim() == 1 && index->size(0) == batch, name, " must have the shape (", batch,
+    check_index(input, *index, argument);
+    TORCHGRAFT_CHECK(index->dim() == 1 && index->size(0) == batch, argument, " must have the shape (", batch,
                      ",)");
-    index = to_contiguous(*index, name);
+    index = to_contiguous(*index, argument);
   }
   Tensor output = empty_of(batch, channels, length, has_channels_last(input), input);
   // An input that is the state itself would change while it is read.

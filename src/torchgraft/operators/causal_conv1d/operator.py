@@ -297,37 +297,26 @@ def _update_output(
     return _like(input)
 
 
-def _require_weight(name: str, channels: int, weight: Tensor, bias: Tensor | None) -> None:
-    shape = tuple(weight.shape)
-    require(
-        len(shape) == 2 and shape[0] == channels and 1 <= shape[1] <= MOST_TAPS,
-        name,
-        f"weight must have the shape ({channels}, width), as input has {channels} channels, with a width of 1 to"
-        f" {MOST_TAPS}; got {shape}",
-    )
-    require_shape(name, "bias", bias, (channels,), ", as input has as many channels")
+def _require_width(name: str, weight: Tensor) -> int:
+    """The width of a weight. Raises ValueError if no kernel has so many taps."""
+    width = weight.shape[1]
+    require(1 <= width <= MOST_TAPS, name, f"weight must have a width of 1 to {MOST_TAPS}, got {width}")
+    return width
 
 
-def _explain_sizes(
+def _explain_states(
     name: str,
-    input: Tensor,
     weight: Tensor,
-    bias: Tensor | None,
     initial_state: Tensor | None,
-    rows: int,
+    sequences: int,
     output_grad: Tensor | None = None,
     final_state_grad: Tensor | None = None,
 ) -> None:
-    """Raises ValueError if tensors do not fit each other."""
-    require_shape(name, "output_grad", output_grad, input.shape, ", as input")
-    _require_weight(name, input.shape[1], weight, bias)
-    state = rows, input.shape[1], weight.shape[1] - 1
+    """Raises ValueError if states do not fit the other tensors."""
+    width = _require_width(name, weight)
+    state = sequences, weight.shape[0], width - 1
     for argument, tensor in (("initial_state", initial_state), ("final_state_grad", final_state_grad)):
-        require_shape(name, argument, tensor, state, f" for a weight of width {weight.shape[1]}")
-
-
-def _require_input(name: str, input: Tensor) -> None:
-    require(input.dim() == 3, name, f"input must have the shape (batch, channels, length), got {tuple(input.shape)}")
+        require_shape(name, argument, tensor, state, f" for a weight of width {width}")
 
 
 def _contents(indices: Tensor | None) -> list[int]:
@@ -349,9 +338,7 @@ def _explain_ids(
     seq_idx: Tensor | None,
     *grads: Tensor | None,
 ) -> None:
-    _require_input(name, input)
-    require_shape(name, "seq_idx", seq_idx, (input.shape[0], input.shape[2]), ", (batch, length) of input")
-    _explain_sizes(name, input, weight, bias, initial_state, input.shape[0], *grads)
+    _explain_states(name, weight, initial_state, input.shape[0], *grads)
 
 
 def _explain_offsets(
@@ -363,16 +350,12 @@ def _explain_offsets(
     cu_seqlens: Tensor,
     *grads: Tensor | None,
 ) -> None:
-    _require_input(name, input)
-    require(
-        cu_seqlens.dim() == 1 and cu_seqlens.shape[0] >= 1,
-        name,
-        f"cu_seqlens must have the shape (sequences + 1,), got {tuple(cu_seqlens.shape)}",
-    )
     batch, _, length = input.shape
     require(batch == 1, name, f"input must have a batch of 1 with cu_seqlens, got {batch}")
-    _explain_sizes(name, input, weight, bias, initial_state, cu_seqlens.shape[0] - 1, *grads)
-    require(cu_seqlens.shape[0] > 1 or length == 0, name, f"cu_seqlens has no sequence for a length of {length}")
+    sequences = cu_seqlens.shape[0] - 1
+    require(sequences >= 0, name, "cu_seqlens must have one element more than there are sequences, got 0")
+    require(sequences > 0 or length == 0, name, f"cu_seqlens has no sequence for a length of {length}")
+    _explain_states(name, weight, initial_state, sequences, *grads)
     offsets = _contents(cu_seqlens)
     if offsets:
         is_right = offsets[0] == 0 and offsets[-1] == length and offsets == sorted(offsets)
@@ -429,23 +412,12 @@ def _explain_update(
     silu: bool,
 ) -> None:
     name = "causal_conv1d_update"
-    shape = tuple(input.shape)
+    past, of_state = _require_width(name, weight) - 1, tuple(state.shape)
+    require(of_state[2] >= past, name, f"state must keep {past} times or more, got {of_state}")
     require(
-        len(shape) == 3, name, f"input must have the shape (batch, channels) or (batch, channels, length), got {shape}"
-    )
-    batch, channels, _ = shape
-    _require_weight(name, channels, weight, bias)
-    for argument, index in (("cache_seqlens", cache_seqlens), ("state_indices", state_indices)):
-        require_shape(name, argument, index, (batch,), ", as input has such a batch")
-    past, of_state = weight.shape[1] - 1, tuple(state.shape)
-    rows = "rows" if state_indices is not None else str(batch)
-    require(
-        len(of_state) == 3
-        and of_state[1] == channels
-        and of_state[2] >= past
-        and (state_indices is not None or of_state[0] == batch),
+        state_indices is not None or of_state[0] == input.shape[0],
         name,
-        f"state must have the shape ({rows}, {channels}, {past} or more), got {of_state}",
+        f"state must have {input.shape[0]} rows, as input has such a batch, got {of_state}",
     )
     lengths = _contents(cache_seqlens)
     require(min(lengths, default=0) >= 0, name, f"cache_seqlens must not be negative, got {lengths}")
@@ -501,6 +473,7 @@ def _make_vmap(into: Sequence[int], results: Sequence[int]) -> Callable[..., tup
 
 
 _CALL = "Tensor input, Tensor weight, Tensor? bias, Tensor? initial_state"
+_SIZES = "batch channels length, channels width, channels"
 _GRADS = "(Tensor input_grad, Tensor weight_grad, Tensor bias_grad, Tensor initial_state_grad)"
 _INDICES = {
     "seq_idx": (torch.int32,),
@@ -521,6 +494,7 @@ _BACKWARD_NAMES = ("output_grad", "final_state_grad", *_FORWARD_NAMES)
 convolution = Operator(
     f"torchgraft::causal_conv1d({_CALL}, Tensor? seq_idx, bool silu) -> (Tensor output, Tensor final_state)",
     reference=reference.causal_conv1d,
+    shapes=f"{_SIZES}, batch channels _, batch length -> batch channels length, batch channels _",
     output=_output,
     gradient=_make_gradient(False),
     # As PyTorch's convolutions are.
@@ -537,6 +511,8 @@ backward: Operator = Operator(
     "torchgraft::causal_conv1d_backward(Tensor output_grad, Tensor? final_state_grad,"
     f" {_CALL}, Tensor? seq_idx, bool silu, ScalarType? dtype=None) -> {_GRADS}",
     reference=reference.causal_conv1d_backward,
+    shapes=f"batch channels length, batch channels _, {_SIZES}, batch channels _, batch length"
+    f" -> {_SIZES}, batch channels _",
     output=_backward_output,
     # Second derivatives are rare, and need no kernel.
     gradient="reference",
@@ -551,6 +527,7 @@ backward: Operator = Operator(
 packed = Operator(
     f"torchgraft::causal_conv1d_packed({_CALL}, Tensor cu_seqlens, bool silu) -> (Tensor output, Tensor final_state)",
     reference=reference.causal_conv1d_packed,
+    shapes=f"{_SIZES}, sequences channels _, _ -> batch channels length, _ channels _",
     output=_packed_output,
     gradient=_make_gradient(True),
     autocast="lower",
@@ -566,6 +543,7 @@ packed_backward: Operator = Operator(
     "torchgraft::causal_conv1d_packed_backward(Tensor output_grad, Tensor? final_state_grad,"
     f" {_CALL}, Tensor cu_seqlens, bool silu, ScalarType? dtype=None) -> {_GRADS}",
     reference=reference.causal_conv1d_packed_backward,
+    shapes=f"batch channels length, sequences channels _, {_SIZES}, sequences channels _, _ -> {_SIZES}, _ channels _",
     output=_packed_backward_output,
     gradient="reference",
     dtypes=_dtypes(*_BACKWARD_NAMES, "cu_seqlens"),
@@ -580,6 +558,7 @@ update = Operator(
     "torchgraft::causal_conv1d_update(Tensor input, Tensor(a!) state, Tensor weight, Tensor? bias,"
     " Tensor? cache_seqlens, Tensor? state_indices, bool silu) -> Tensor",
     reference=reference.causal_conv1d_update,
+    shapes="batch channels length, rows channels _, channels width, channels, batch, batch -> batch channels length",
     output=_update_output,
     dtypes=_dtypes("input", "state", "weight", "bias", "cache_seqlens", "state_indices"),
     mixed=("weight", "bias"),
