@@ -74,7 +74,7 @@ class Asked:
         problems: how many calls were made.
         kernels: how many kernels computed at least one call.
         unable: the kernels that could compute a call on another GPU, and none on this one.
-        unreached: the kernels that no call suits.
+        unreached: the kernels that no call suits, of this operator or of another one that has them.
         launches: how many launches were made.
         refused: the launches that the GPU refuses, in words.
     """
@@ -93,12 +93,13 @@ def empty(argument: Any, dtype: torch.dtype) -> Any:
     if not isinstance(argument, Drawn):
         return argument
     layout = torch.channels_last if argument.channels_last and len(argument.shape) == 4 else torch.contiguous_format
-    return torch.empty(argument.shape, dtype=dtype, memory_format=layout)
+    return torch.empty(argument.shape, dtype=argument.dtype or dtype, memory_format=layout)
 
 
 def subjects() -> list[Subject]:
-    """All operators with kernels, with their samples."""
-    return [subject_of(each) for each in Operator.registered.values() if each.declaration.kernels != "reference"]
+    """All operators with kernels in the emulated library, with their samples."""
+    operators = Operator.registered.values()
+    return [subject_of(each) for each in operators if each.name in native.signatures(each.namespace, "cpu")]
 
 
 def named_calls() -> Iterator[tuple[Operator, Sample]]:
@@ -136,8 +137,14 @@ def ask_named() -> list[str]:
     return [each for each in refused if each]
 
 
-def ask_drawn(subject: Subject, count: int) -> list[Asked]:
-    """Makes drawn calls of an operator on each GPU: on the chosen kernel, and then with each kernel forced."""
+def ask_drawn(subject: Subject, count: int, suiting_some: set[tuple[int, str]]) -> list[Asked]:
+    """Makes drawn calls of an operator on each GPU: on the chosen kernel, and then with each kernel forced.
+
+    Args:
+        subject: the operator.
+        count: how many calls are drawn.
+        suiting_some: gets each kernel that a call suits, with the GPU.
+    """
     operator, samples = subject.operator, subject.samples
     assert samples.stress is not None
     (library,) = (each for each in native.libraries() if each.device == "cpu" and each.loaded)
@@ -174,6 +181,7 @@ def ask_drawn(subject: Subject, count: int) -> list[Asked]:
             # A kernel that no device could run on this call is not tried on the next devices.
             suitable = suiting
             each.refused += filter(None, refused)
+    suiting_some |= {key for key, calls in (served + elsewhere).items() if calls}
     for each in found:
         none = [name for name in names if not served[each.device, name]]
         each.kernels = len(names) - len(none)
@@ -189,7 +197,11 @@ def main() -> int:
         refused = ask_named()
     else:
         count, report = int(sys.argv[1]), Path(sys.argv[2])
-        found = {each.name: ask_drawn(each, count) for each in subjects()}
+        suiting_some: set[tuple[int, str]] = set()
+        found = {each.name: ask_drawn(each, count, suiting_some) for each in subjects()}
+        for each in (each for asked in found.values() for each in asked):
+            # Some kernels of images take no sequence, which is an image of one row.
+            each.unreached = [name for name in each.unreached if (each.device, name) not in suiting_some]
         report.write_text(json.dumps({name: [asdict(each) for each in asked] for name, asked in found.items()}))
         refused = [line for asked in found.values() for each in asked for line in each.refused]
     print("\n".join(refused))
