@@ -204,6 +204,34 @@ class TestUpdate:
         untouched = [1, 2, 3, 5]
         assert torch.equal(state[untouched], before[untouched])
 
+    @pytest.mark.parametrize(
+        "part",
+        [
+            lambda state: state,
+            lambda state: state[..., :1],
+            lambda state: state[..., 1],
+            lambda state: state[..., 1:],
+            lambda state: state.transpose(0, 1),
+            lambda state: state[:, :, ::2],
+            lambda state: state[:1, :, :2].expand(3, 3, 2),
+        ],
+    )
+    @pytest.mark.parametrize("named", [{}, {"cache_seqlens": [1, 2, 0]}, {"state_indices": [2, 0, -1]}])
+    def test_an_input_that_is_a_part_of_the_state_is_read_as_it_was(self, part, named):
+        indices = {name: torch.tensor(values, dtype=torch.int32) for name, values in named.items()}
+        state, weight = drawn(3, 3, 3), drawn(3, 3)
+        expected_state = state.clone()
+        expected = causal_conv1d_update(part(state).clone(), expected_state, weight, **indices)
+        assert torch.equal(causal_conv1d_update(part(state), state, weight, **indices), expected)
+        assert torch.equal(state, expected_state)
+
+    def test_so_are_a_weight_and_a_bias(self):
+        state, input = drawn(40, 3, 2), drawn(40, 3)
+        expected_state = state.clone()
+        expected = causal_conv1d_update(input, expected_state, state[0].clone(), state[1, :, 0].clone())
+        assert torch.equal(causal_conv1d_update(input, state, state[0], state[1, :, 0]), expected)
+        assert torch.equal(state, expected_state)
+
     def test_a_state_that_needs_a_gradient_is_refused(self):
         with pytest.raises(ValueError, match="state is written to, so it must not need a gradient"):
             causal_conv1d_update(drawn(2, 3), drawn(2, 3, 3).requires_grad_(), drawn(3, 4))
@@ -287,6 +315,10 @@ class TestMistakes:
         [
             ({"state": drawn(2, 3, 2)}, r"state must keep 3 times or more, got \(2, 3, 2\)"),
             ({"state": drawn(3, 3, 3)}, r"state must have 2 rows, as input has such a batch, got \(3, 3, 3\)"),
+            (
+                {"state": drawn(1, 3, 3).expand(2, 3, 3)},
+                "state is written to, and must not be expanded: clone it first",
+            ),
             ({"cache_seqlens": torch.tensor([1, -1], dtype=torch.int32)}, r"must not be negative, got \[1, -1\]"),
             (
                 {"cache_seqlens": torch.tensor([1], dtype=torch.int32)},

@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.testing import assert_close
 
+import torchgraft
 from torchgraft import Operator
 from torchgraft.operator.gradients import gradient_by_reference
 
@@ -415,6 +417,42 @@ class TestHiddenResults:
         first.sum().backward()
         assert (before, len(calls)) == (2, 3)
         assert any("reads hidden results" in str(each.message) for each in recwarn)
+
+
+class TestInABatch:
+    """PyTorch computes the rows of a Jacobian in one batch where `vectorize` or `is_grads_batched` says so."""
+
+    @pytest.mark.parametrize(
+        ("function", "by_pytorch", "shapes"),
+        [
+            (torchgraft.depthwise_conv1d, lambda *each: F.conv1d(*each, groups=2), [(1, 2, 4), (4, 1, 2)]),
+            (
+                lambda grad, weight: torchgraft.depthwise_conv1d_input_grad(grad, weight, (2, 4)),
+                lambda grad, weight: F.conv_transpose1d(grad, weight, groups=2),
+                [(1, 2, 3), (2, 1, 2)],
+            ),
+            (
+                lambda input, grad: torchgraft.depthwise_conv1d_weight_grad(grad, input, 2),
+                lambda input, grad: F.conv1d(input, grad.transpose(0, 1), groups=2).transpose(0, 1),
+                [(1, 2, 4), (1, 2, 3)],
+            ),
+            (torchgraft.depthwise_conv2d, lambda *each: F.conv2d(*each, groups=2), [(1, 2, 3, 3), (2, 1, 2, 1)]),
+            (torchgraft.depthwise_conv3d, lambda *each: F.conv3d(*each, groups=1), [(1, 1, 3, 2, 2), (2, 1, 2, 1, 2)]),
+            (
+                torchgraft.causal_conv1d,
+                lambda input, weight: F.conv1d(F.pad(input, (1, 0)), weight[:, None], groups=2),
+                [(1, 2, 3), (2, 2)],
+            ),
+            (torchgraft.linear, F.linear, [(2, 3), (4, 3)]),
+        ],
+    )
+    def test_of_second_derivatives(self, function, by_pytorch, shapes):
+        arguments = tuple(values(*shapes))
+        found, expected = (
+            torch.autograd.functional.hessian(lambda *each: (computed(*each) ** 3).sum(), arguments, vectorize=True)  # noqa: B023
+            for computed in (function, by_pytorch)
+        )
+        assert_close(found, expected)
 
 
 class TestTorchOps:

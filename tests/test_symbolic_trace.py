@@ -307,6 +307,29 @@ def test_packed_sequences():
     _expect_recorded(model, STEPS)
 
 
+@pytest.mark.parametrize("is_read", [True, False])
+@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 2)])
+def test_a_step_of_decoding_writes_to_the_state_that_it_is_given(shape, is_read):
+    class Step(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = CausalConv1d(3, 4, activation="silu", dtype=D)
+
+        def forward(self, input, state):
+            output = self.layer.step(input, state)
+            return output if is_read else state + 0
+
+    step = Step()
+    recorded = torch.fx.symbolic_trace(step)
+    recorded.graph.eliminate_dead_code()
+    recorded.recompile()
+    state = _randn(2, 3, 3)
+    other = state.clone()
+    with torch.no_grad():
+        torch.testing.assert_close(recorded(_randn(*shape), state), step(_randn(*shape), other))
+    assert torch.equal(state, other)
+
+
 @pytest.mark.parametrize("is_root", [True, False])
 def test_dropout_follows_the_mode_of_the_recorded_model(is_root):
     layer = LLTM(3, 4, 2, dropout=1.0, dtype=D)

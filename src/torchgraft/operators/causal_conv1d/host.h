@@ -259,6 +259,22 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(Tensor output_grad,
   return {input_grad, weight_grad, bias_grad, state_grad};
 }
 
+// The first byte of a tensor's memory, and the one behind its last: the same if it has no elements.
+inline std::pair<const char*, const char*> span_of(const Tensor& tensor) {
+  const char* const begin = static_cast<const char*>(tensor.const_data_ptr());
+  int64_t last = 0;
+  for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+  return {begin,
+          tensor.numel() == 0 ? begin : begin + (last + 1) * static_cast<int64_t>(tensor.element_size())};
+}
+
+// Whether a byte may belong to both tensors, as it does for views of one another.
+inline bool may_overlap(const Tensor& left, const Tensor& right) {
+  const auto [left_begin, left_end] = span_of(left);
+  const auto [right_begin, right_end] = span_of(right);
+  return std::max(left_begin, right_begin) < std::min(left_end, right_end);
+}
+
 // The output of a step of decoding; `run(Update<T>)` computes it and writes the state.
 template <typename Run>
 Tensor update(Tensor input, Tensor state, Tensor weight, std::optional<Tensor> bias,
@@ -276,6 +292,9 @@ Tensor update(Tensor input, Tensor state, Tensor weight, std::optional<Tensor> b
                    shape_in_words(state));
   TORCHGRAFT_CHECK(state_indices || state.size(0) == batch, name, ": state must have ", batch,
                    " rows, as input has such a batch, got ", shape_in_words(state));
+  for (int64_t d = 0; d < 3; ++d)
+    TORCHGRAFT_CHECK(state.stride(d) != 0 || state.size(d) < 2, name,
+                     ": state is written to, and must not be expanded: clone it first");
   for (const auto& [index, argument] :
        {std::pair<std::optional<Tensor>&, const char*>{cache_seqlens, "cache_seqlens"},
         {state_indices, "state_indices"}}) {
@@ -286,12 +305,14 @@ Tensor update(Tensor input, Tensor state, Tensor weight, std::optional<Tensor> b
     index = to_contiguous(*index, argument);
   }
   Tensor output = empty_of(batch, channels, length, has_channels_last(input), input);
-  // An input that is the state itself would change while it is read.
-  if (input.const_data_ptr() == state.const_data_ptr() && input.numel() > 0) {
+  // What lies in the state, too, would change while it is read.
+  if (may_overlap(input, state)) {
     Tensor copy = empty_of(batch, channels, length, has_channels_last(input), input);
     torch::stable::copy_(copy, input);
     input = copy;
   }
+  if (may_overlap(weight, state)) weight = torch::stable::clone(weight);
+  if (bias && may_overlap(*bias, state)) bias = torch::stable::clone(*bias);
   dispatch_floating(input.scalar_type(), "causal_conv1d_update", [&]<typename T>(Tag<T>) {
     if (batch == 0 || channels == 0) return;
     weight = readable_weight<T>(weight, "weight");

@@ -179,14 +179,42 @@ def causal_conv1d_update(
 
     Raises:
         TypeError: an argument has another type or dtype than these.
-        ValueError: shapes do not fit, the state is too short, there is no such activation; on a CPU, state_indices has
-            a row that is not there or the same one twice, or cache_seqlens is negative.
+        ValueError: shapes do not fit, the state is too short or expanded, there is no such activation; on a CPU,
+            state_indices has a row that is not there or the same one twice, or cache_seqlens is negative.
     """
+    if stands_for_tensor(input):
+        # How many dimensions it has is known when the recorded graph runs.
+        return record_call(_causal_conv1d_update, input, state, weight, bias, activation, cache_seqlens, state_indices)
     silu = is_silu("causal_conv1d_update", activation)
     is_step = isinstance(input, Tensor) and input.dim() == 2
     inputs = input.unsqueeze(2) if is_step else input
     output = update.call(inputs, state, weight, bias, cache_seqlens, state_indices, silu)
     return output.squeeze(2) if is_step else output
+
+
+@torch.fx.has_side_effect
+def _causal_conv1d_update(
+    input: Tensor,
+    state: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: Activation,
+    cache_seqlens: Tensor | None,
+    state_indices: Tensor | None,
+) -> Tensor:
+    """Calls causal_conv1d_update; arguments by position, as a recorded graph passes them.
+
+    It writes to the state, so `torch.fx` must keep the call where nobody reads its result.
+    """
+    return causal_conv1d_update(
+        input,
+        state,
+        weight,
+        bias,
+        activation=activation,
+        cache_seqlens=cache_seqlens,
+        state_indices=state_indices,
+    )
 
 
 def is_silu(name: str, activation: Any) -> bool:
@@ -419,6 +447,10 @@ def _explain_update(
         name,
         f"state must have {input.shape[0]} rows, as input has such a batch, got {of_state}",
     )
+    # Tensors of other layouts have no strides.
+    steps = state.stride() if state.layout == torch.strided else of_state
+    is_expanded = any(size > 1 and step == 0 for size, step in zip(of_state, steps, strict=True))
+    require(not is_expanded, name, "state is written to, and must not be expanded: clone it first")
     lengths = _contents(cache_seqlens)
     require(min(lengths, default=0) >= 0, name, f"cache_seqlens must not be negative, got {lengths}")
     places = [place for place in _contents(state_indices) if place >= 0]

@@ -299,7 +299,7 @@ def _weight_grad_gradient(
     *window, _, _ = window_and_result
     # The gradient of a weight gradient is as large as a weight, and plays its part. Layouts follow from strides, and
     # compilers do not keep that of a dimension of one element: this view has the contiguous one.
-    weight = output_grads[0].flatten(1).unsqueeze(1)
+    weight = output_grads[0].squeeze(1).unsqueeze(1)
     return (
         _laid_out_as(convolution(input, weight, None, *window), output_grad) if needs_grad[0] else None,
         input_grad(output_grad, weight, *input.shape[1:], layout_beside(output_grad, is_channels_last(input)), *window)
