@@ -165,6 +165,8 @@ CAUSES = {
     "gives_each_maximum_all": "ties: for input rounded the gradient of input adds up to ",
     "overflows_in_its_gradient": "overflows in the gradient of input: finite up to about 88",
     "rounds_a_number": "rounds slope to float32",
+    "rounds_a_number_to_halves": "rounds slope to float16: the result of slope=100000.0 in float16, with tensors times",
+    "counts_positions_in_float32": "first of 16777217: the result of the operator is wrong",
     "swaps_numbers": "the result of slope=0.1 is wrong",
     "ignores_a_number": "ignores slope: ",
     "has_a_gradient_for_one_number": "with slope=0.1: the gradient of input is wrong",
@@ -437,3 +439,38 @@ def test_a_list_of_optional_tensors_may_lack_one():
     table = (Sample("one is missing", (Drawn((2, 5)), [Drawn((2, 5)), None])),)
     assert ask(declare("optional_list", schema, added, added), table) == {}
     assert ask(declare("optional_list_overflows", schema, added, overflowing), table) != {}
+
+
+def test_equal_maxima_may_divide_a_gradient_in_any_way_and_in_no_other():
+    table = (Sample("rows", (Drawn((3, 5)),)), Sample("equal", (Drawn((2, 4), values=(1.0, 3.0, 3.0, 2.0)),)))
+    properties = "smoke", "gradient", "second_gradient", "limits", "functional_gradients", "vmap"
+
+    def to_the_second(grad, input):
+        places = input.topk(2, -1).indices[..., 1:]
+        is_tied = input.gather(-1, places) == input.amax(-1, keepdim=True)
+        places = torch.where(is_tied, places, input.argmax(-1, keepdim=True))
+        return (torch.zeros_like(input).scatter(-1, places, grad[..., None]),)
+
+    def to_all(grad, input):
+        return ((input == input.amax(-1, keepdim=True)) * grad[..., None],)
+
+    reference, kernel, first = RIGHT["largest"]
+    for name, gradient in (("first", first), ("second", to_the_second)):
+        assert ask(declare(f"maximum_{name}", UNARY, reference, kernel, gradient), table, *properties) == {}
+    failed = ask(declare("maximum_all", UNARY, reference, kernel, to_all), table, "smoke", "gradient")
+    assert failed["gradient", "float32"].startswith("the gradient of input is wrong")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_number_rounded_to_halves_is_named(dtype):
+    def scaled(input, scale):
+        return (input.double() * scale).to(input.dtype)
+
+    def rounded(input, scale):
+        return input * torch.tensor(scale, dtype=input.dtype)
+
+    operator = declare(
+        f"scaled_in_{dtype}".replace("torch.", ""), "(Tensor input, float scale) -> Tensor", scaled, rounded
+    )
+    failed = ask(operator, (Sample("twice", (Drawn((4, 6)), 2.0)),), "numbers")
+    assert "rounds scale to float16" in failed["numbers", "float64"]

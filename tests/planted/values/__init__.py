@@ -266,6 +266,26 @@ _plant_number(
     "takes the larger of two numbers for the first",
     lambda input, slope, shift: input * max(slope, shift) + min(slope, shift),
 )
+_plant(
+    "rounds_a_number_to_halves",
+    "rounds a number to the dtype of its tensor",
+    "numbers",
+    _NUMBERS,
+    lambda input, slope, shift: (input.double() * slope + shift).to(input.dtype),
+    lambda input, slope, shift: (input.double() * torch.tensor(slope, dtype=input.dtype) + shift).to(input.dtype),
+    _LINES,
+    dtypes=(*_FLOATS, torch.float16),
+    kernels={"cpu": (*_FLOATS, torch.float16)},
+)
+_plant(
+    "counts_positions_in_float32",
+    "counts positions in float32, which holds no odd number above 2**24",
+    "bad_input",
+    "(Tensor input, int first=0) -> Tensor",
+    lambda input, first: input + (first + torch.arange(input.shape[-1], dtype=torch.float64)).sin().to(input.dtype),
+    lambda input, first: input + (first + torch.arange(input.shape[-1])).float().double().sin().to(input.dtype),
+    Samples((Sample("from the first on", (Drawn((2, 6)),)), Sample("later", (Drawn((2, 6)), 512)))),
+)
 _plant_number("ignores_a_number", "has a number for good", lambda input, slope, shift: input * 2.0 + shift)
 _plant_number("keeps_a_number", "keeps a number from the first call with the same sizes", _with_kept_slope)
 _plant(

@@ -1,7 +1,7 @@
 """Invalid input raises a clear Python error, and never causes a crash or a meaningless result.
 
-Proves: each argument in turn gets a wrong type, rank, size, dtype or device; numbers become negative, zero or huge; and
-the call gets too few or too many arguments. If the reference raises an error, the operator raises a ValueError or
+Proves: each argument in turn gets a wrong type, rank, size, dtype or device; numbers become negative, zero, huge or
+larger than float32 holds; and the call gets too few or too many arguments. If the reference raises an error, the operator raises a ValueError or
 TypeError that names the operator; called through `torch.ops`, it raises at least an error. If the reference returns a
 result, the operator returns the same result or raises such an error. Kernels of the operator also refuse a tensor whose
 storage was freed, in whole or in part. No such call ends the process.
@@ -187,8 +187,9 @@ def _wrong_indices(call: Call, tensor: Tensor) -> Iterator[_Wrong]:
 def _wrong_numbers(argument: Argument, value: Any) -> Iterator[_Wrong]:
     kind = "" if argument.is_list or value is None else argument.kind
     if kind in ("int", "SymInt"):
-        # Some of these become the right number if their upper half is cut off; others overflow in a product.
-        for number in (0, -1, -7, 2**40 + value, 2**62, 2**63 - 1, -(2**63)):
+        # Some of these become the right number if their upper half is cut off; others overflow in a product. No float32
+        # is an odd number above 2**24.
+        for number in (0, -1, -7, 2**24 + 2 * value + 1, 2**40 + value, 2**62, 2**63 - 1, -(2**63)):
             yield _Wrong(f"of {number}", (number,))
         yield _Wrong(f"of {2**64 + value}", (2**64 + value,), always=True)
     if kind == "float":

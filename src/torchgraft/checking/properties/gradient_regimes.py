@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.kinks import CLOSE, sums_along_ties
 from torchgraft.checking.helpers.regime_words import explained
 from torchgraft.checking.helpers.regimes import (
     HUGE,
@@ -36,16 +37,12 @@ from torchgraft.checking.helpers.regimes import (
 from torchgraft.checking.properties.gradient import check_gradient
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
-from torchgraft.checking.tensors.arguments import each_tensor
 from torchgraft.checking.tensors.compare import Mismatch
 from torchgraft.checking.tensors.dtypes import in_float64, is_number
 from torchgraft.checking.tensors.gradients import attached, grad_or_zeros, leaves_of
 from torchgraft.checking.tensors.own_error import OwnError, Worse, nearby_arguments
 
 _QUICK, _FULL = 2, 8
-# A step from a tie, along which the reference in float64 is differentiated on both sides.
-_STEP = 1e-6
-_CLOSE = 1e-4
 
 
 def check(case: Case) -> None:
@@ -158,8 +155,8 @@ def _worst(
             by_own = replace(known, exact=in_float64([known.own])[0])
             if not has_kinks or by_own.worst(gradient) is None:
                 continue
-            sums = _sums_along_ties(call, right.exact, in_float64(right.output_grads), number, gradient, known.exact)
-            if sums is not None and abs(sums[0] - sums[1]) <= _CLOSE * (1 + sums[2]):
+            sums = sums_along_ties(call, right.exact, in_float64(right.output_grads), number, gradient, known.exact)
+            if sums is not None and abs(sums[0] - sums[1]) <= CLOSE * (1 + sums[2]):
                 continue
             return replace(worse, what=_of_sums(worse.what, sums))
         return worse
@@ -170,32 +167,6 @@ def _of_sums(what: str, sums: tuple[float, float, float] | None) -> str:
     if sums is None:
         return what
     return f"{what} adds up to {sums[0]:.3g} and that of the reference to {sums[1]:.3g}"
-
-
-def _sums_along_ties(
-    call: Call, exact: Sequence[Any], output_grads: Sequence[Tensor], number: int, found: Tensor, expected: Tensor
-) -> tuple[float, float, float] | None:
-    """Returns the sums of two gradients of one tensor, and a bound of their sizes; None at a kink.
-
-    Moving all elements of a tensor together keeps those equal that are equal. If the reference has the same derivative
-    on both sides along that way, only the division of a gradient among equal elements is left open, and not its sum.
-    """
-    if found.is_complex():
-        return None
-
-    def at(step: float) -> float:
-        leaves = call.leaves(exact)
-        with torch.no_grad():
-            leaves_of(leaves)[number].add_(step)
-            results = call.differentiable_results(tree_leaves(call.reference(*each_tensor(Tensor.detach, leaves))))
-            return sum((result * grad).sum().item() for result, grad in zip(results, output_grads, strict=True))
-
-    before, here, after = at(-_STEP), at(0.0), at(_STEP)
-    left, right = (here - before) / _STEP, (after - here) / _STEP
-    size = expected.abs().sum().item() + found.double().abs().sum().item()
-    if abs(left - right) > _CLOSE * (1 + size):
-        return None
-    return found.double().sum().item(), expected.sum().item(), size
 
 
 def _of_kink(subject: str, worse: Worse) -> Mismatch:

@@ -3,8 +3,9 @@
 Proves: on a few samples, in float64 if the operator has it, the result is that of the reference if one number is
 changed: a float becomes one that float32 does not hold, or is swapped with another; an integer, alone or in a list,
 becomes one more, one less and negative; a bool is flipped; and an optional argument is left out, or becomes 0. Each
-such call comes right after a call with the same sizes and the first number, and that one is repeated afterwards. An
-operator may refuse a number; it must if the reference does.
+such call comes right after a call with the same sizes and the first number, and that one is repeated afterwards. In
+float16, floats become larger and smaller than float16 holds. An operator may refuse a number; it must if the reference
+does.
 
 Cannot prove: anything about two changed numbers at once, except for swapped floats. `bad_input` asks for numbers that
 are invalid or huge.
@@ -85,6 +86,26 @@ def _check_call(case: Case, call: Call) -> None:
                 ask(case, [_as_derived(call, changed)], (check_gradient,), "")
             counted.add(changed.names)
     call.expect_close(call.function(*call.arguments), expected, what="the result, after calls with other numbers,")
+    if torch.float16 in (case.declaration.dtypes or ()):
+        _check_in_float16(case, replace(call, dtype=torch.float16))
+
+
+def _check_in_float16(case: Case, call: Call) -> None:
+    """Asks for numbers that float16 does not hold, beside tensors with which products are of an ordinary size."""
+    first = call.function(*call.arguments)
+    for place, (argument, value) in enumerate(zip(call.declaration.arguments, call.arguments, strict=True)):
+        if argument.kind not in _REAL or type(value) not in (int, float):
+            continue
+        for number, factor in ((1e5, 1e-4), (1e-8, 1e4)):
+            scaled = each_tensor(partial(_scaled, factor), call.arguments)
+            what = f"{argument.name}={number} in float16, with tensors times {factor:g},"
+            changed = _Changed(argument.name, what, replaced(scaled, place, number), rounds=True)
+            case.progress(f"{changed.what} of sample {call.sample.name!r}")
+            _check_change(case, call, changed, first, counts=True)
+
+
+def _scaled(factor: float, tensor: Tensor) -> Tensor:
+    return tensor * factor if tensor.is_floating_point() else tensor
 
 
 def _as_derived(call: Call, changed: _Changed) -> Derived:
@@ -141,8 +162,8 @@ def _check_change(case: Case, call: Call, changed: _Changed, first: Any, *, coun
     if worse is None:
         return found
     same = _are_equal(found, first)
-    if changed.rounds and _is_of_float32(call, changed, found):
-        cause = f"rounds {changed.names} to float32: {what} is that of the number in float32"
+    if changed.rounds and (rounded := _rounded_to(call, changed, found)):
+        cause = f"rounds {changed.names} to {rounded}: {what} is that of the number in {rounded}"
     elif same and counts:
         cause = f"takes {changed.what} for the number before: the results are the same"
     elif same:
@@ -160,17 +181,19 @@ def _are_equal(found: Any, other: Any) -> bool:
     return all(one is None or (one.shape == two.shape and torch.equal(one, two)) for one, two in pairs)
 
 
-def _is_of_float32(call: Call, changed: _Changed, found: Any) -> bool:
-    """Whether a result is what the reference gives for numbers that were rounded to float32."""
-    rounded = tuple(
-        torch.tensor(value, dtype=torch.float32).item() if isinstance(value, float) else value
-        for value in changed.arguments
-    )
-    try:
-        call.expect_close(found, call.expected(rounded))
-    except Exception:
-        return False
-    return True
+def _rounded_to(call: Call, changed: _Changed, found: Any) -> str:
+    """The name of a dtype for whose numbers the reference gives the result that was found; empty if there is none."""
+    for dtype in dict.fromkeys((torch.float32, call.dtype)):
+        rounded = tuple(
+            torch.tensor(value, dtype=dtype).item() if isinstance(value, float) else value
+            for value in changed.arguments
+        )
+        try:
+            call.expect_close(found, call.expected(rounded))
+        except Exception:
+            continue
+        return str(dtype).removeprefix("torch.")
+    return ""
 
 
 def _why_same(case: Case, call: Call, changed: _Changed) -> str:

@@ -80,7 +80,7 @@ def _expect_as_loop(
         batched = torch.func.vmap(of_one, in_dims)
         return (both.compiled(function, batched) if compile else batched)(*inputs)
 
-    both.expect_same(transform, f"torch.func.vmap {what}", is_compiled=compile)
+    both.expect_same(transform, f"torch.func.vmap {what}", is_compiled=compile, differentiates=gradient)
 
 
 def _expect_nested_as_loops(both: Both, batch: int) -> None:
@@ -96,7 +96,7 @@ def _expect_nested_as_loops(both: Both, batch: int) -> None:
             return _loop(_loop(function, inside), outside)(*in_float64(inputs))
         return torch.func.vmap(torch.func.vmap(function, inside), outside)(*inputs)
 
-    both.expect_same(transform, "torch.func.vmap of torch.func.vmap")
+    both.expect_same(transform, "torch.func.vmap of torch.func.vmap", differentiates=False)
 
 
 def _batched(call: Call, in_dims: InDims, batch: int) -> list[Tensor]:
