@@ -32,6 +32,11 @@ from torchgraft.operators.depthwise_conv3d import (
     depthwise_conv3d_input_grad,
     depthwise_conv3d_weight_grad,
 )
+from torchgraft.operators.depthwise_conv_transpose import (
+    depthwise_conv_transpose1d,
+    depthwise_conv_transpose2d,
+    depthwise_conv_transpose3d,
+)
 from torchgraft.operators.linear import linear
 from torchgraft.operators.lltm import lltm, lltm_cell
 from torchgraft.operators.mul_constant import mul_constant
@@ -68,6 +73,9 @@ __all__ = [
     "depthwise_conv3d",
     "depthwise_conv3d_input_grad",
     "depthwise_conv3d_weight_grad",
+    "depthwise_conv_transpose1d",
+    "depthwise_conv_transpose2d",
+    "depthwise_conv_transpose3d",
     "fallbacks",
     "forget_choices",
     "gradient_by_reference",

@@ -1,0 +1,294 @@
+"""Transposed depthwise convolutions of sequences, images and volumes: input gradients of the others, with a bias.
+
+With one kernel a channel, a transposed convolution is the input gradient of a convolution with the same weight, stride
+and padding. With several, each channel of the input is repeated for all of its kernels. So these are no operators of
+their own: they call those gradients, and what an operator brings holds for them too: kernels, layouts, derivatives of
+every order, vmap, compilers, sharding.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torchgraft._private import pytorch
+from torchgraft.arguments import record_call
+from torchgraft.declaration.autocast import Cast, make_cast
+from torchgraft.declaration.bad_arguments import out_of_memory
+from torchgraft.layout import is_channels_last, layout_beside
+from torchgraft.operator import FLOATING, Operator
+from torchgraft.operators.depthwise import explain_steps, explain_transposed, transposed_size
+from torchgraft.operators.depthwise_conv1d import operator as sequences
+from torchgraft.operators.depthwise_conv1d.window import IntOrOne, SequenceWindow
+from torchgraft.operators.depthwise_conv2d import operator as images
+from torchgraft.operators.depthwise_conv2d.layouts import (
+    dense_strides,
+    empty_output_strides,
+    is_transposed_channels_last,
+    with_strides,
+)
+from torchgraft.operators.depthwise_conv2d.window import IntOrPair, Window
+from torchgraft.operators.depthwise_conv3d import operator as volumes
+from torchgraft.operators.depthwise_conv3d.window import IntOrTriple, VolumeWindow
+from torchgraft.operators.windows import AnyWindow, whole_numbers
+
+
+def depthwise_conv_transpose1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: IntOrOne = 1,
+    padding: IntOrOne = 0,
+    output_padding: IntOrOne = 0,
+    dilation: IntOrOne = 1,
+) -> Tensor:
+    """Convolves each channel of a batch of sequences, transposed, with kernels of its own.
+
+    Equal to `torch.nn.functional.conv_transpose1d(input, weight, bias, stride, padding, output_padding, C, dilation)`.
+    Differentiable any number of times, through kernels. float16 and bfloat16 are summed in float32.
+
+    Args:
+        input: (N, C, L) or (C, L), float64, float32, float16 or bfloat16, in any strides.
+        weight: (C, m, K), on the device of input; m >= 1 kernels a channel. Weight and bias may have another of these
+            dtypes: they are then rounded to the dtype of input, and their gradients have their own.
+        bias: (C * m), or None.
+        stride: elements between the outputs of neighbouring inputs, a whole number, alone or in a tuple.
+        padding: elements that the output is shorter by on both sides, a whole number, alone or in a tuple.
+        output_padding: elements that the output is longer by behind; less than stride or dilation.
+        dilation: elements between the taps of a kernel, a whole number, alone or in a tuple.
+
+    Returns:
+        (N, C * m, OL), or without N as input, OL = (L - 1) * stride - 2 * padding + dilation * (K - 1) + output_padding
+        + 1; with the strides that `torch.nn.functional.conv_transpose1d` gives.
+
+    Raises:
+        TypeError: an argument has another type or dtype than these.
+        ValueError: sizes do not fit together, a stride or dilation is below 1, a padding is negative, or output_padding
+            is too large.
+
+    Source: `torch.nn.ConvTranspose1d` with groups = in_channels.
+    """
+    return _convolve(_SEQUENCES, input, weight, bias, stride, padding, output_padding, dilation)
+
+
+def depthwise_conv_transpose2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: IntOrPair = 1,
+    padding: IntOrPair = 0,
+    output_padding: IntOrPair = 0,
+    dilation: IntOrPair = 1,
+) -> Tensor:
+    """Convolves each channel of a batch of images, transposed, with kernels of its own.
+
+    Equal to `torch.nn.functional.conv_transpose2d(input, weight, bias, stride, padding, output_padding, C, dilation)`.
+    Differentiable any number of times, through kernels. float16 and bfloat16 are summed in float32.
+
+    Args:
+        input: (N, C, H, W) or (C, H, W), float64, float32, float16 or bfloat16. Contiguous and channels_last are both
+            read as they are; other strides are copied first.
+        weight: (C, m, KH, KW), on the device of input; m >= 1 kernels a channel. Weight and bias may have another of
+            these dtypes: they are then rounded to the dtype of input, and their gradients have their own.
+        bias: (C * m), or None.
+        stride: pixels between the outputs of neighbouring inputs, a whole number or (height, width).
+        padding: pixels that the output is smaller by on each side, a whole number or (height, width).
+        output_padding: pixels that the output is larger by at the bottom and at the right, a whole number or (height,
+            width); each less than stride or dilation.
+        dilation: pixels between the taps of a kernel, a whole number or (height, width).
+
+    Returns:
+        (N, C * m, OH, OW), or without N as input, OH = (H - 1) * stride - 2 * padding + dilation * (KH - 1) +
+        output_padding + 1; with the strides that `torch.nn.functional.conv_transpose2d` gives.
+
+    Raises:
+        TypeError: an argument has another type or dtype than these.
+        ValueError: sizes do not fit together, a stride or dilation is below 1, a padding is negative, or output_padding
+            is too large.
+
+    Source: `torch.nn.ConvTranspose2d` with groups = in_channels.
+    """
+    return _convolve(_IMAGES, input, weight, bias, stride, padding, output_padding, dilation)
+
+
+def depthwise_conv_transpose3d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: IntOrTriple = 1,
+    padding: IntOrTriple = 0,
+    output_padding: IntOrTriple = 0,
+    dilation: IntOrTriple = 1,
+) -> Tensor:
+    """Convolves each channel of a batch of volumes, transposed, with kernels of its own.
+
+    Equal to `torch.nn.functional.conv_transpose3d(input, weight, bias, stride, padding, output_padding, C, dilation)`.
+    Differentiable any number of times, through kernels. float16 and bfloat16 are summed in float32.
+
+    Args:
+        input: (N, C, D, H, W) or (C, D, H, W), float64, float32, float16 or bfloat16. Contiguous and channels_last_3d
+            are both read as they are; other strides are copied first.
+        weight: (C, m, KD, KH, KW), on the device of input; m >= 1 kernels a channel. Weight and bias may have another
+            of these dtypes: they are then rounded to the dtype of input, and their gradients have their own.
+        bias: (C * m), or None.
+        stride: voxels between the outputs of neighbouring inputs, a whole number or (depth, height, width).
+        padding: voxels that the output is smaller by on each side, a whole number or (depth, height, width).
+        output_padding: voxels that the output is larger by at the back, at the bottom and at the right, a whole number
+            or (depth, height, width); each less than stride or dilation.
+        dilation: voxels between the taps of a kernel, a whole number or (depth, height, width).
+
+    Returns:
+        (N, C * m, OD, OH, OW), or without N as input, OD = (D - 1) * stride - 2 * padding + dilation * (KD - 1) +
+        output_padding + 1; with the strides that `torch.nn.functional.conv_transpose3d` gives.
+
+    Raises:
+        TypeError: an argument has another type or dtype than these.
+        ValueError: sizes do not fit together, a stride or dilation is below 1, a padding is negative, or output_padding
+            is too large.
+
+    Source: `torch.nn.ConvTranspose3d` with groups = in_channels.
+    """
+    return _convolve(_VOLUMES, input, weight, bias, stride, padding, output_padding, dilation)
+
+
+class _Rank(NamedTuple):
+    """Parts of the convolutions of one rank."""
+
+    rank: int
+    function: Callable[..., Tensor]
+    convolution: Operator
+    input_grad: Operator
+    window: Callable[..., Any]
+    cast: Cast
+
+
+def _rank_of(rank: int, function: Callable[..., Tensor], operators: Any, window: Callable[..., Any]) -> _Rank:
+    said = operators.convolution.declaration
+    cast = make_cast(said.autocast, said.arguments[:3], said.mixed)
+    return _Rank(rank, function, operators.convolution, operators.input_grad, window, cast)
+
+
+_SEQUENCES = _rank_of(1, depthwise_conv_transpose1d, sequences, SequenceWindow)
+_IMAGES = _rank_of(2, depthwise_conv_transpose2d, images, Window)
+_VOLUMES = _rank_of(3, depthwise_conv_transpose3d, volumes, VolumeWindow)
+
+
+class _Steps(NamedTuple):
+    """The numbers of a transposed convolution, each with one number for each direction."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    output_padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+
+def _convolve(of: _Rank, input: Any, weight: Any, bias: Any, *numbers: Any) -> Any:
+    """The convolution for arguments as people write them."""
+    name = of.function.__name__
+    if not (isinstance(input, Tensor) and isinstance(weight, Tensor)):
+        recorded = record_call(of.function, input, weight, bias, *numbers)
+        if recorded is not None:
+            return recorded
+    steps = _Steps(*(whole_numbers(name, *each, of.rank) for each in zip(_Steps._fields, numbers, strict=True)))
+    explain_steps(name, *steps)
+    try:
+        if pytorch.any_autocast():
+            input, weight, bias = of.cast((input, weight, bias))
+        if not torch.compiler.is_compiling() and pytorch.jit_tracing():
+            # The sizes that a gradient is told would be recorded as they are now; PyTorch's own takes any.
+            return _by_pytorch(of, input, weight, bias, steps)
+        if input.dim() == of.rank + 1:
+            return _transposed(of, input.unsqueeze(0), weight, bias, steps).squeeze(0)
+        return _transposed(of, input, weight, bias, steps)
+    except Exception as error:
+        explain_transposed(name, of.convolution.declaration, (input, weight, bias), *steps)
+        if (lacking := out_of_memory(error)) is not None:
+            raise lacking from None
+        raise
+
+
+def _by_pytorch(of: _Rank, input: Tensor, weight: Tensor, bias: Tensor | None, steps: _Steps) -> Tensor:
+    """PyTorch's own convolution, with everything in the dtype of the input."""
+    compute = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[of.rank - 1]
+    stride, padding, output_padding, dilation = steps
+    bias = None if bias is None else bias.to(input.dtype)
+    result: Tensor = compute(
+        input, weight.to(input.dtype), bias, stride, padding, output_padding, weight.shape[0], dilation
+    )
+    return result
+
+
+def _transposed(of: _Rank, input: Tensor, weight: Tensor, bias: Tensor | None, steps: _Steps) -> Tensor:
+    """The convolution of a batch."""
+    batch, channels, *lengths = input.shape
+    multiplier, *taps = weight.shape[1:]
+    output_channels = channels * multiplier
+    if bias is not None and (
+        bias.dtype not in FLOATING or bias.device != input.device or tuple(bias.shape) != (output_channels,)
+    ):
+        raise ValueError("bias")  # which is explained
+    size = transposed_size(lengths, taps, *steps)
+    reaches = [_reach_of(*each) for each in zip(size, *steps[:3], strict=True)]
+    behind = [each.behind for each in reaches]
+    window = of.window(*steps.stride, *(each.before for each in reaches), *behind, *steps.dilation)
+
+    view: AnyWindow = window.of_image if of.rank == 1 else window
+    full_size = _as_image((batch, output_channels, *size))
+    if batch == 0:
+        layout, strides = False, empty_output_strides(input, full_size, view)
+    else:
+        at_once = all(more < step for more, step in zip(steps.output_padding, steps.stride, strict=True))
+        layout = is_transposed_channels_last(input, weight, full_size, channels, view, at_once)
+        strides = dense_strides(full_size, layout)
+
+    kernels = weight
+    if multiplier != 1:
+        input, kernels = _repeated(input, multiplier), weight.flatten(0, 1).unsqueeze(1)
+    computed = [each.length for each in reaches]
+    result = of.input_grad.call(input, kernels, output_channels, *computed, layout_beside(input, layout), *window)
+    ends = [side for each in reversed(reaches) for side in each.ends]
+    if any(ends):
+        result = F.pad(result, ends)
+    if bias is not None:
+        added = bias.to(result.dtype).reshape(-1, *(1,) * of.rank)
+        # Adding in place saves memory. Compilers and transforms of functions do it as they like.
+        in_place = not (torch.compiler.is_compiling() or pytorch.transform_active())
+        result = result.add_(added) if in_place else result + added
+    return with_strides(result, strides if of.rank != 1 else (*strides[:2], strides[3]))
+
+
+class _Reach(NamedTuple):
+    """How far kernels reach in one direction of an output: a gradient is computed there, and zeros lie elsewhere."""
+
+    before: int  # padding of the convolution whose gradient it is
+    behind: int
+    length: int  # of the gradient
+    ends: tuple[int, int]  # zeros before and behind it; below zero what is cut off
+
+
+def _reach_of(length: int, step: int, side: int, more: int) -> _Reach:
+    """The reach for an output of a length, with its stride, padding and output_padding."""
+    # A convolution gives no output more for fewer further elements than a stride.
+    behind = side - max(more - step + 1, 0)
+    if behind >= 0:
+        return _Reach(side, behind, length, (0, 0))
+    reached = length + behind
+    if reached > 0:
+        return _Reach(side, 0, reached, (0, -behind))
+    # Padding takes off all that a kernel reaches. One element of that is computed and cut off.
+    return _Reach(side + reached - 1, 0, 1, (-1, length))
+
+
+def _as_image(size: Sequence[int]) -> Sequence[int]:
+    """The size of sequences as that of images of one row; others stay."""
+    return size if len(size) > 3 else (*size[:2], 1, *size[2:])
+
+
+def _repeated(images: Tensor, count: int) -> Tensor:
+    """Each channel several times, one after the other, in the same layout."""
+    if is_channels_last(images):
+        return images.movedim(1, -1).unsqueeze(-1).expand(*(-1,) * images.dim(), count).flatten(-2).movedim(-1, 1)
+    sides = (-1,) * (images.dim() - 2)
+    return images.unsqueeze(2).expand(-1, -1, count, *sides).flatten(1, 2)
