@@ -290,7 +290,12 @@ inline bool gather_columns_pay(const Problem& problem) {
 }
 
 inline bool gather_small_pays(const Problem& problem) {
-  return !(problem.channels_last && problem.results() >= share_of_device(problem, kGatherSmallPixels));
+  if (problem.channels_last) return problem.results() < share_of_device(problem, kGatherSmallPixels);
+  const Geometry& geometry = problem.geometry;
+  const bool has_four_taps =
+      is_strided(geometry) && !problem.transposed && gathered_taps(geometry, false) == kFourTaps;
+  if (!has_four_taps || problem.is_float64()) return true;
+  return problem.is_float32() && problem.results() <= share_of_device(problem, kGatherSmallFloatsOfFourTaps);
 }
 
 // ---------------------------------------------------------------- the tables
