@@ -9,11 +9,9 @@ from torch.nn.modules.conv import _ConvTransposeNd
 
 from torchgraft.arguments import positive
 from torchgraft.nn.recording import refuse_scripting
-from torchgraft.operators.depthwise_conv_transpose import (
-    depthwise_conv_transpose1d,
-    depthwise_conv_transpose2d,
-    depthwise_conv_transpose3d,
-)
+from torchgraft.operators.depthwise_conv1d import depthwise_conv_transpose1d
+from torchgraft.operators.depthwise_conv2d import depthwise_conv_transpose2d
+from torchgraft.operators.depthwise_conv3d import depthwise_conv_transpose3d
 from torchgraft.operators.windows import IntOrSeveral, whole_numbers
 
 

@@ -1,9 +1,9 @@
-"""Transposed depthwise convolutions of sequences, images and volumes: input gradients of the others, with a bias.
+"""Transposed depthwise convolutions of every rank, and depthwise_conv_transpose2d.
 
 With one kernel a channel, a transposed convolution is the input gradient of a convolution with the same weight, stride
 and padding. With several, each channel of the input is repeated for all of its kernels. So these are no operators of
-their own: they call those gradients, and what an operator brings holds for them too: kernels, layouts, derivatives of
-every order, vmap, compilers, sharding.
+their own: they call the operators of those gradients, and what these bring holds for them too: kernels, layouts,
+derivatives of every order, vmap, compilers, sharding.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,64 +13,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchgraft._private import pytorch
 from torchgraft.arguments import record_call
+from torchgraft.calling import is_jit_tracing, may_write_results
 from torchgraft.declaration.autocast import Cast, make_cast
 from torchgraft.declaration.bad_arguments import out_of_memory
+from torchgraft.declaration.declaration import Declaration
 from torchgraft.layout import is_channels_last, layout_beside
 from torchgraft.operator import FLOATING, Operator
 from torchgraft.operators.depthwise import explain_steps, explain_transposed, transposed_size
-from torchgraft.operators.depthwise_conv1d import operator as sequences
-from torchgraft.operators.depthwise_conv1d.window import IntOrOne, SequenceWindow
-from torchgraft.operators.depthwise_conv2d import operator as images
 from torchgraft.operators.depthwise_conv2d.layouts import (
     dense_strides,
     empty_output_strides,
     is_transposed_channels_last,
     with_strides,
 )
+from torchgraft.operators.depthwise_conv2d.operator import convolution, input_grad
 from torchgraft.operators.depthwise_conv2d.window import IntOrPair, Window
-from torchgraft.operators.depthwise_conv3d import operator as volumes
-from torchgraft.operators.depthwise_conv3d.window import IntOrTriple, VolumeWindow
 from torchgraft.operators.windows import AnyWindow, whole_numbers
-
-
-def depthwise_conv_transpose1d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: IntOrOne = 1,
-    padding: IntOrOne = 0,
-    output_padding: IntOrOne = 0,
-    dilation: IntOrOne = 1,
-) -> Tensor:
-    """Convolves each channel of a batch of sequences, transposed, with kernels of its own.
-
-    Equal to `torch.nn.functional.conv_transpose1d(input, weight, bias, stride, padding, output_padding, C, dilation)`.
-    Differentiable any number of times, through kernels. float16 and bfloat16 are summed in float32.
-
-    Args:
-        input: (N, C, L) or (C, L), float64, float32, float16 or bfloat16, in any strides.
-        weight: (C, m, K), on the device of input; m >= 1 kernels a channel. Weight and bias may have another of these
-            dtypes: they are then rounded to the dtype of input, and their gradients have their own.
-        bias: (C * m), or None.
-        stride: elements between the outputs of neighbouring inputs, a whole number, alone or in a tuple.
-        padding: elements that the output is shorter by on both sides, a whole number, alone or in a tuple.
-        output_padding: elements that the output is longer by behind; less than stride or dilation.
-        dilation: elements between the taps of a kernel, a whole number, alone or in a tuple.
-
-    Returns:
-        (N, C * m, OL), or without N as input, OL = (L - 1) * stride - 2 * padding + dilation * (K - 1) + output_padding
-        + 1; with the strides that `torch.nn.functional.conv_transpose1d` gives.
-
-    Raises:
-        TypeError: an argument has another type or dtype than these.
-        ValueError: sizes do not fit together, a stride or dilation is below 1, a padding is negative, or output_padding
-            is too large.
-
-    Source: `torch.nn.ConvTranspose1d` with groups = in_channels.
-    """
-    return _convolve(_SEQUENCES, input, weight, bias, stride, padding, output_padding, dilation)
 
 
 def depthwise_conv_transpose2d(
@@ -110,69 +69,40 @@ def depthwise_conv_transpose2d(
 
     Source: `torch.nn.ConvTranspose2d` with groups = in_channels.
     """
-    return _convolve(_IMAGES, input, weight, bias, stride, padding, output_padding, dilation)
+    return convolve_transposed(_IMAGES, input, weight, bias, stride, padding, output_padding, dilation)
 
 
-def depthwise_conv_transpose3d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: IntOrTriple = 1,
-    padding: IntOrTriple = 0,
-    output_padding: IntOrTriple = 0,
-    dilation: IntOrTriple = 1,
-) -> Tensor:
-    """Convolves each channel of a batch of volumes, transposed, with kernels of its own.
-
-    Equal to `torch.nn.functional.conv_transpose3d(input, weight, bias, stride, padding, output_padding, C, dilation)`.
-    Differentiable any number of times, through kernels. float16 and bfloat16 are summed in float32.
-
-    Args:
-        input: (N, C, D, H, W) or (C, D, H, W), float64, float32, float16 or bfloat16. Contiguous and channels_last_3d
-            are both read as they are; other strides are copied first.
-        weight: (C, m, KD, KH, KW), on the device of input; m >= 1 kernels a channel. Weight and bias may have another
-            of these dtypes: they are then rounded to the dtype of input, and their gradients have their own.
-        bias: (C * m), or None.
-        stride: voxels between the outputs of neighbouring inputs, a whole number or (depth, height, width).
-        padding: voxels that the output is smaller by on each side, a whole number or (depth, height, width).
-        output_padding: voxels that the output is larger by at the back, at the bottom and at the right, a whole number
-            or (depth, height, width); each less than stride or dilation.
-        dilation: voxels between the taps of a kernel, a whole number or (depth, height, width).
-
-    Returns:
-        (N, C * m, OD, OH, OW), or without N as input, OD = (D - 1) * stride - 2 * padding + dilation * (KD - 1) +
-        output_padding + 1; with the strides that `torch.nn.functional.conv_transpose3d` gives.
-
-    Raises:
-        TypeError: an argument has another type or dtype than these.
-        ValueError: sizes do not fit together, a stride or dilation is below 1, a padding is negative, or output_padding
-            is too large.
-
-    Source: `torch.nn.ConvTranspose3d` with groups = in_channels.
-    """
-    return _convolve(_VOLUMES, input, weight, bias, stride, padding, output_padding, dilation)
-
-
-class _Rank(NamedTuple):
-    """Parts of the convolutions of one rank."""
+class Rank(NamedTuple):
+    """The parts of a transposed convolution of one rank, as `rank_of` makes them."""
 
     rank: int
     function: Callable[..., Tensor]
-    convolution: Operator
+    by_pytorch: Callable[..., Tensor]
+    said: Declaration
     input_grad: Operator
     window: Callable[..., Any]
     cast: Cast
 
 
-def _rank_of(rank: int, function: Callable[..., Tensor], operators: Any, window: Callable[..., Any]) -> _Rank:
-    said = operators.convolution.declaration
+def rank_of(
+    function: Callable[..., Tensor],
+    by_pytorch: Callable[..., Tensor],
+    convolution: Operator,
+    input_grad: Operator,
+    window: Callable[..., Any],
+) -> Rank:
+    """The parts of a transposed convolution.
+
+    Args:
+        function: that people call.
+        by_pytorch: PyTorch's function of the same arguments, which also takes `groups`.
+        convolution: the operator that has the same kernels and is not transposed.
+        input_grad: the operator of its input gradient.
+        window: makes the window of both, of its numbers.
+    """
+    said = convolution.declaration
     cast = make_cast(said.autocast, said.arguments[:3], said.mixed)
-    return _Rank(rank, function, operators.convolution, operators.input_grad, window, cast)
-
-
-_SEQUENCES = _rank_of(1, depthwise_conv_transpose1d, sequences, SequenceWindow)
-_IMAGES = _rank_of(2, depthwise_conv_transpose2d, images, Window)
-_VOLUMES = _rank_of(3, depthwise_conv_transpose3d, volumes, VolumeWindow)
+    return Rank(len(window()) // 4, function, by_pytorch, said, input_grad, window, cast)
 
 
 class _Steps(NamedTuple):
@@ -184,8 +114,8 @@ class _Steps(NamedTuple):
     dilation: tuple[int, ...]
 
 
-def _convolve(of: _Rank, input: Any, weight: Any, bias: Any, *numbers: Any) -> Any:
-    """The convolution for arguments as people write them."""
+def convolve_transposed(of: Rank, input: Any, weight: Any, bias: Any, *numbers: Any) -> Any:
+    """The convolution for arguments as people write them; numbers are stride, padding, output_padding and dilation."""
     name = of.function.__name__
     if not (isinstance(input, Tensor) and isinstance(weight, Tensor)):
         recorded = record_call(of.function, input, weight, bias, *numbers)
@@ -194,33 +124,31 @@ def _convolve(of: _Rank, input: Any, weight: Any, bias: Any, *numbers: Any) -> A
     steps = _Steps(*(whole_numbers(name, *each, of.rank) for each in zip(_Steps._fields, numbers, strict=True)))
     explain_steps(name, *steps)
     try:
-        if pytorch.any_autocast():
+        if torch.is_autocast_enabled(input.device.type):
             input, weight, bias = of.cast((input, weight, bias))
-        if not torch.compiler.is_compiling() and pytorch.jit_tracing():
+        if is_jit_tracing():
             # The sizes that a gradient is told would be recorded as they are now; PyTorch's own takes any.
             return _by_pytorch(of, input, weight, bias, steps)
         if input.dim() == of.rank + 1:
             return _transposed(of, input.unsqueeze(0), weight, bias, steps).squeeze(0)
         return _transposed(of, input, weight, bias, steps)
     except Exception as error:
-        explain_transposed(name, of.convolution.declaration, (input, weight, bias), *steps)
+        explain_transposed(name, of.said, (input, weight, bias), *steps)
         if (lacking := out_of_memory(error)) is not None:
             raise lacking from None
         raise
 
 
-def _by_pytorch(of: _Rank, input: Tensor, weight: Tensor, bias: Tensor | None, steps: _Steps) -> Tensor:
+def _by_pytorch(of: Rank, input: Tensor, weight: Tensor, bias: Tensor | None, steps: _Steps) -> Tensor:
     """PyTorch's own convolution, with everything in the dtype of the input."""
-    compute = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[of.rank - 1]
     stride, padding, output_padding, dilation = steps
     bias = None if bias is None else bias.to(input.dtype)
-    result: Tensor = compute(
+    return of.by_pytorch(
         input, weight.to(input.dtype), bias, stride, padding, output_padding, weight.shape[0], dilation
     )
-    return result
 
 
-def _transposed(of: _Rank, input: Tensor, weight: Tensor, bias: Tensor | None, steps: _Steps) -> Tensor:
+def _transposed(of: Rank, input: Tensor, weight: Tensor, bias: Tensor | None, steps: _Steps) -> Tensor:
     """The convolution of a batch."""
     batch, channels, *lengths = input.shape
     multiplier, *taps = weight.shape[1:]
@@ -253,9 +181,7 @@ def _transposed(of: _Rank, input: Tensor, weight: Tensor, bias: Tensor | None, s
         result = F.pad(result, ends)
     if bias is not None:
         added = bias.to(result.dtype).reshape(-1, *(1,) * of.rank)
-        # Adding in place saves memory. Compilers and transforms of functions do it as they like.
-        in_place = not (torch.compiler.is_compiling() or pytorch.transform_active())
-        result = result.add_(added) if in_place else result + added
+        result = result.add_(added) if may_write_results() else result + added
     return with_strides(result, strides if of.rank != 1 else (*strides[:2], strides[3]))
 
 
@@ -292,3 +218,6 @@ def _repeated(images: Tensor, count: int) -> Tensor:
         return images.movedim(1, -1).unsqueeze(-1).expand(*(-1,) * images.dim(), count).flatten(-2).movedim(-1, 1)
     sides = (-1,) * (images.dim() - 2)
     return images.unsqueeze(2).expand(-1, -1, count, *sides).flatten(1, 2)
+
+
+_IMAGES = rank_of(depthwise_conv_transpose2d, F.conv_transpose2d, convolution, input_grad, Window)
