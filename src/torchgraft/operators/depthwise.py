@@ -150,14 +150,14 @@ def explain_steps(
     dilation: Sequence[int],
 ) -> None:
     """Raises ValueError if the numbers of a transposed convolution make no sense for any sizes."""
-    for words, numbers in (("stride", stride), ("dilation", dilation)):
-        require(min(numbers) > 0, name, f"{words} must be positive, got {in_words(numbers)}")
-    for words, numbers in (("padding", padding), ("output_padding", output_padding)):
-        require(min(numbers) >= 0, name, f"{words} must not be negative, got {in_words(numbers)}")
-    fits = all(more < max(step, gap) for more, step, gap in zip(output_padding, stride, dilation, strict=True))
-    if not fits:
+    limited = (("stride", stride, 1), ("dilation", dilation, 1), ("padding", padding, 0))
+    for words, numbers, least in (*limited, ("output_padding", output_padding, 0)):
+        if min(numbers) < least:
+            said = "be positive" if least else "not be negative"
+            raise ValueError(f"{name}: {words} must {said}, got {in_words(numbers)}")
+    if any(more >= max(step, gap) for more, step, gap in zip(output_padding, stride, dilation, strict=True)):
         limits = f"stride {in_words(stride)} or dilation {in_words(dilation)}"
-        require(False, name, f"output_padding must be less than {limits}, got {in_words(output_padding)}")
+        raise ValueError(f"{name}: output_padding must be less than {limits}, got {in_words(output_padding)}")
 
 
 def explain_transposed(
