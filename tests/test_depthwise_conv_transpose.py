@@ -212,6 +212,15 @@ def test_autocast_lowers_as_pytorch_does(rank):
 
 
 @each_rank
+def test_tensors_without_memory_have_no_autocast(rank):
+    x, w = (torch.ones(shape, device="meta") for shape in ((2, 4, *(5, 4, 3)[:rank]), (4, 1, *(3,) * rank)))
+    expected = THEIRS[rank](x, w, None, 2, 0, 0, 4)
+    assert OURS[rank](x, w, None, 2).shape == expected.shape
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert OURS[rank](x, w, None, 2).dtype == getattr(torchgraft, f"depthwise_conv{rank}d")(x, w).dtype == x.dtype
+
+
+@each_rank
 def test_weight_and_bias_of_another_dtype_are_rounded(rank):
     x, w, b = values(2, 4, *(5, 4, 3)[:rank], dtype=torch.float16), values(4, 1, *(3,) * rank), values(4)
     found = OURS[rank](x, w.requires_grad_(), b, 2)

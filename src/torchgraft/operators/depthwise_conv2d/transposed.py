@@ -9,7 +9,6 @@ derivatives of every order, vmap, compilers, sharding.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -124,8 +123,7 @@ def convolve_transposed(of: Rank, input: Any, weight: Any, bias: Any, *numbers: 
     steps = _Steps(*(whole_numbers(name, *each, of.rank) for each in zip(_Steps._fields, numbers, strict=True)))
     explain_steps(name, *steps)
     try:
-        if torch.is_autocast_enabled(input.device.type):
-            input, weight, bias = of.cast((input, weight, bias))
+        input, weight, bias = of.cast((input, weight, bias))
         if is_jit_tracing():
             # The sizes that a gradient is told would be recorded as they are now; PyTorch's own takes any.
             return _by_pytorch(of, input, weight, bias, steps)
