@@ -21,16 +21,19 @@ from torchgraft.operators.depthwise_conv1d import (
     depthwise_conv1d,
     depthwise_conv1d_input_grad,
     depthwise_conv1d_weight_grad,
+    depthwise_conv_transpose1d,
 )
 from torchgraft.operators.depthwise_conv2d import (
     depthwise_conv2d,
     depthwise_conv2d_input_grad,
     depthwise_conv2d_weight_grad,
+    depthwise_conv_transpose2d,
 )
 from torchgraft.operators.depthwise_conv3d import (
     depthwise_conv3d,
     depthwise_conv3d_input_grad,
     depthwise_conv3d_weight_grad,
+    depthwise_conv_transpose3d,
 )
 from torchgraft.operators.linear import linear
 from torchgraft.operators.lltm import lltm, lltm_cell
@@ -68,6 +71,9 @@ __all__ = [
     "depthwise_conv3d",
     "depthwise_conv3d_input_grad",
     "depthwise_conv3d_weight_grad",
+    "depthwise_conv_transpose1d",
+    "depthwise_conv_transpose2d",
+    "depthwise_conv_transpose3d",
     "fallbacks",
     "forget_choices",
     "gradient_by_reference",

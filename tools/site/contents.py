@@ -20,6 +20,7 @@ TREE = {
         "docs/depthwise_conv2d.md",
         "docs/depthwise_conv1d.md",
         "docs/depthwise_conv3d.md",
+        "docs/depthwise_conv_transpose.md",
         "docs/performance/depthwise.md",
         "docs/causal_conv1d.md",
         "docs/lltm.md",

@@ -46,7 +46,8 @@ def make_cast(rule: AutocastRule, arguments: Sequence[Argument], mixed: Sequence
 
     def cast(values: Sequence[Any]) -> Sequence[Any]:
         device = next((tensor.device.type for tensor in tensors_in(values)), None)
-        if device is None or not torch.is_autocast_enabled(device):
+        # PyTorch raises an error where a kind of device has no autocast, such as that of tensors without memory.
+        if device is None or not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
             return values
         dtype = dtype_for(values, device)
 

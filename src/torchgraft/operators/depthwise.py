@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.overrides import handle_torch_function
 
 from torchgraft.arguments import stands_for_tensor
+from torchgraft.declaration.bad_arguments import explain_kinds
+from torchgraft.declaration.declaration import Declaration
 from torchgraft.operator import FLOATING
 from torchgraft.operators.shared import batch_as_channels, batch_as_images, require, require_shape
 from torchgraft.operators.windows import AnyWindow, in_words
@@ -25,20 +27,27 @@ class _Words(NamedTuple):
     sizes: str
     kernels: str
     sides: str
+    kernel: str
 
 
 # The C++ twin is `Words` in depthwise_conv2d/geometry.h.
 _WORDS = {
-    1: _Words("(N, C, L) or (C, L)", "element", "length is", "kernel size is", "(left, right)"),
-    2: _Words("(N, C, H, W) or (C, H, W)", "pixel", "height and width are", "kernels are", "(left, right, ...)"),
+    1: _Words("(N, C, L) or (C, L)", "element", "length is", "kernel size is", "(left, right)", "K"),
+    2: _Words(
+        "(N, C, H, W) or (C, H, W)", "pixel", "height and width are", "kernels are", "(left, right, ...)", "KH, KW"
+    ),
     3: _Words(
         "(N, C, D, H, W) or (C, D, H, W)",
         "voxel",
         "depth, height and width are",
         "kernels are",
         "(left, right, ...)",
+        "KD, KH, KW",
     ),
 }
+
+
+_NO_MEMORY = "these sizes make a tensor that no memory can hold"
 
 
 def explain_sizes(
@@ -70,9 +79,8 @@ def explain_sizes(
     )
     spans = [gap * (taps - 1) + 1 for gap, taps in zip(window.dilation, kernel_size, strict=True)]
     rooms = [sum(sides) for sides in zip(size, window.before, window.behind, strict=True)]
-    no_memory = "these sizes make a tensor that no memory can hold"
     # The numbers of C++, which says the same, end there.
-    require(max(*spans, *rooms) < 2**63, name, no_memory)
+    require(max(*spans, *rooms) < 2**63, name, _NO_MEMORY)
     require(
         all(span <= room for span, room in zip(spans, rooms, strict=True)),
         name,
@@ -82,7 +90,7 @@ def explain_sizes(
     output = (batch, output_channels, *window.output_size(*size, *kernel_size))
     largest = max(math.prod(output), batch * channels * math.prod(size))
     fits = largest < 2**60 and max(*rooms, *spans, *window.stride, *window.dilation) < 2**40
-    require(fits, name, no_memory)
+    require(fits, name, _NO_MEMORY)
     return output
 
 
@@ -117,6 +125,80 @@ def explain_weight_grad(
     channels, *size = input.shape[1:]
     expected = explain_sizes(name, input.shape[0], channels, size, output_grad.shape[1], kernel_size, window)
     require_shape(name, "output_grad", output_grad, expected, " for these sizes")
+
+
+def transposed_size(
+    size: Sequence[int],
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    output_padding: Sequence[int],
+    dilation: Sequence[int],
+) -> tuple[int, ...]:
+    """Sizes of the output of a transposed convolution for those of an input."""
+    found = zip(size, kernel_size, stride, padding, output_padding, dilation, strict=True)
+    return tuple(
+        (length - 1) * step - 2 * side + gap * (taps - 1) + more + 1 for length, taps, step, side, more, gap in found
+    )
+
+
+def explain_steps(
+    name: str,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    output_padding: Sequence[int],
+    dilation: Sequence[int],
+) -> None:
+    """Raises ValueError if the numbers of a transposed convolution make no sense for any sizes."""
+    limited = (("stride", stride, 1), ("dilation", dilation, 1), ("padding", padding, 0))
+    for words, numbers, least in (*limited, ("output_padding", output_padding, 0)):
+        if min(numbers) < least:
+            said = "be positive" if least else "not be negative"
+            raise ValueError(f"{name}: {words} must {said}, got {in_words(numbers)}")
+    if any(more >= max(step, gap) for more, step, gap in zip(output_padding, stride, dilation, strict=True)):
+        limits = f"stride {in_words(stride)} or dilation {in_words(dilation)}"
+        raise ValueError(f"{name}: output_padding must be less than {limits}, got {in_words(output_padding)}")
+
+
+def explain_transposed(
+    name: str, declaration: Declaration, arguments: tuple[Any, Any, Any], *steps: Sequence[int]
+) -> None:
+    """Raises ValueError or TypeError if a transposed convolution makes no sense; returns if it does.
+
+    Args:
+        name: of the function that was called, for messages.
+        declaration: of the convolution of the same rank, whose input, weight and bias may be of the same kinds.
+        arguments: input, weight and bias.
+        steps: stride, padding, output_padding and dilation, as `explain_steps` takes them.
+    """
+    explain_kinds(name, declaration.arguments[:3], arguments, declaration.dtypes_of, declaration.mixed)
+    input, weight, bias = arguments
+    rank, words = len(steps[0]), _WORDS[len(steps[0])]
+    shape, of_weight = tuple(input.shape), tuple(weight.shape)
+    require(len(shape) in (rank + 1, rank + 2), name, f"input must be {words.images}, got {shape}")
+    require(len(of_weight) == rank + 2, name, f"weight must be (C, multiplier, {words.kernel}), got {of_weight}")
+    channels, *size = shape[-rank - 1 :]
+    require(
+        of_weight[0] == channels,
+        name,
+        f"input must have {of_weight[0]} channels, as weight has, got {channels}: its shape is {shape}",
+    )
+    require(channels > 0, name, f"input must have at least one channel, got {channels}")
+    require(min(size) > 0, name, f"input must have at least one {words.element}, its {words.sizes} {in_words(size)}")
+    require(
+        min(of_weight[1:]) > 0, name, f"weight must have at least one kernel a channel and one tap, got {of_weight}"
+    )
+    output_channels = channels * of_weight[1]
+    require_shape(name, "bias", bias, (output_channels,), ", a number for each channel of the output")
+    output = transposed_size(size, of_weight[2:], *steps)
+    require(
+        min(output) > 0,
+        name,
+        f"padding {in_words(steps[1])} leaves no {words.element} of the output, its {words.sizes} {in_words(output)}",
+    )
+    reaches = (side + length for length, side in zip(output, steps[1], strict=True))
+    fits = output_channels * math.prod(output) * (shape[0] if len(shape) > rank + 1 else 1) < 2**60
+    require(fits and max(*reaches, *steps[0], *steps[3]) < 2**40, name, _NO_MEMORY)
 
 
 def known_kernel_size(weight: Any, padding: Any, rank: int) -> Sequence[int]:

@@ -58,25 +58,40 @@ def layouts_of(input: Tensor, weight: Tensor, window: AnyWindow) -> Layouts:
 
 
 def is_transposed_channels_last(
-    output_grad: Tensor, weight: Tensor, input_size: Sequence[int], window: AnyWindow
+    images: Tensor, weight: Tensor, size: Sequence[int], groups: int, window: AnyWindow, at_once: bool = True
 ) -> bool:
-    """Whether the images of a transposed convolution are channels_last, such as the gradient of a weight gradient.
+    """Whether the result of a transposed convolution is channels_last, such as the gradient of a weight gradient.
 
     Not for a batch without images.
+
+    Args:
+        images: that are convolved.
+        weight: with as many kernels as images have channels, `weight.shape[0]`.
+        size: of the result, behind its batch that of its channels.
+        groups: of channels.
+        window: of the convolution that is transposed.
+        at_once: whether libraries compute it, as they do if no padding of the output is as large as a stride.
     """
-    images, kernels = _as_image(output_grad), _as_rounded(weight, output_grad)
-    if output_grad.device.type == "cuda":
-        return output_grad.dtype != torch.float64 and _by_cudnn(images, kernels).output
-    if _is_by_onednn(images, kernels, window, output_grad.dtype):
-        return _by_onednn(images, kernels).output
-    asked = _suggested(images) or _suggested(kernels)
-    images, kernels = _brought_to(images, asked), _brought_to(kernels, asked)
-    batch, channels, *size = input_size
-    if channels == 1:
-        return _suggested(images) or _suggested(kernels)
-    multiplier = kernels.sizes[0] // channels
-    each = _suggested(_one_group(images, 1, multiplier)) or _suggested(_one_group(kernels, 0, multiplier))
-    return _suggested(_dense((batch, 1, *size), each))
+    given = _as_image(images)
+    if images.dim() == 3 and not images.is_contiguous():
+        given = _dense(given.sizes, False)
+    kernels = _as_rounded(weight, images)
+    if images.device.type == "cuda":
+        return at_once and images.dtype != torch.float64 and _by_cudnn(given, kernels).output
+    if at_once and _is_by_onednn(given, kernels, window, images.dtype):
+        return _by_onednn(given, kernels).output
+    if images.dim() == 5:
+        # Volumes are made contiguous first.
+        return False
+    asked = _suggested(given) or _suggested(kernels)
+    given, kernels = _brought_to(given, asked), _brought_to(kernels, asked)
+    if groups == 1:
+        return _suggested(given) or _suggested(kernels)
+    of_images = _one_group(given, 1, given.sizes[1] // groups)
+    of_kernels = _one_group(kernels, 0, kernels.sizes[0] // groups)
+    each = _suggested(of_images) or _suggested(of_kernels)
+    batch, channels, *lengths = _as_image_sizes(size)
+    return _suggested(_dense((batch, channels // groups, *lengths), each))
 
 
 def empty_output_strides(input: Tensor, output_sizes: Sequence[int], window: AnyWindow) -> Sequence[int]:
@@ -139,6 +154,10 @@ def _as_image(tensor: Tensor, strides: Sequence[int] | None = None) -> _Strided:
         return _Strided(sizes, steps)
     (batch, channels, length), (of_batch, of_channels, step) = sizes, steps
     return _Strided((batch, channels, 1, length), (of_batch, of_channels, length * step, step))
+
+
+def _as_image_sizes(size: Sequence[int]) -> Sequence[int]:
+    return (*size[:2], 1, size[2]) if len(size) == 3 else size
 
 
 def _dense(sizes: Sequence[int], channels_last: bool) -> _Strided:

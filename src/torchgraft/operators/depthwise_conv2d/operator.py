@@ -294,7 +294,7 @@ def _weight_grad_gradient(
         if is_empty := input.shape[0] == 0:
             of_input = is_channels_last(input)
         else:
-            of_input = is_transposed_channels_last(output_grad, weight, input.shape, view)
+            of_input = is_transposed_channels_last(output_grad, weight, input.shape, input.shape[1], view)
         found = input_grad(output_grad, weight, *input.shape[1:], layout_beside(output_grad, of_input), *window)
         if view.is_uneven and not is_empty:
             found = with_strides(found, input_grad_strides(input, of_input, view))

@@ -289,8 +289,19 @@ inline bool gather_columns_pay(const Problem& problem) {
          kPercent * rows >= kGatherColumnsInImage.times(rows_of_threads);
 }
 
+// Whether gather_small, which is compiled for 5 x 5 taps that may be missing, would test many places in vain.
+inline bool most_places_are_empty(const Problem& problem) {
+  const Geometry& geometry = problem.geometry;
+  const int64_t tall = gathered_taps(geometry.height, problem.transposed);
+  const int64_t wide = gathered_taps(geometry.width, problem.transposed);
+  const bool is_of_one_source = !problem.transposed || geometry.multiplier == 1;
+  return std::max(tall, wide) >= kFourTaps && tall * wide <= kFourTaps * kFourTaps && is_of_one_source;
+}
+
 inline bool gather_small_pays(const Problem& problem) {
-  return !(problem.channels_last && problem.results() >= share_of_device(problem, kGatherSmallPixels));
+  if (problem.channels_last) return problem.results() < share_of_device(problem, kGatherSmallPixels);
+  if (problem.is_float64() || !most_places_are_empty(problem)) return true;
+  return problem.is_float32() && problem.results() <= share_of_device(problem, kGatherSmallFloatsOfFewTaps);
 }
 
 // ---------------------------------------------------------------- the tables

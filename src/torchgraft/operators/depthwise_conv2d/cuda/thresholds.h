@@ -184,5 +184,12 @@ TORCHGRAFT_THRESHOLD(kGatherColumnsOfOtherTaps, int64_t{1} << 20);
 TORCHGRAFT_THRESHOLD(kGatherColumnsInImage, 75);
 // In NHWC, with more results the weights belong in shared memory, where gather_large has them.
 TORCHGRAFT_THRESHOLD(kGatherSmallPixels, int64_t{1} << 20);
+// In NCHW, for kernels of four taps a direction and for rows of four or five, gather_small tests 5 x 5
+// places, and gather_large walks the taps. In halves any problem is faster so: (16,64,128x128,k4,s2) takes
+// 156 us by gather_small and 65 us by gather_large, (2,32,28x28,k4,s2) 3.6 and 3.1, an input gradient of
+// 2**24 elements in rows with k = 7 and stride 2 582 and 179. In float32 the weights in shared memory cost
+// more than they save up to these results: (1,96,64x64,k4,s4) takes 3.0 and 3.3 us, (16,64,128x128,k4,s2) 116
+// and 64. From 1,300 drawn problems on an H100 and an H200.
+TORCHGRAFT_THRESHOLD(kGatherSmallFloatsOfFewTaps, int64_t{1} << 16);
 
 }  // namespace torchgraft::depthwise::cuda
