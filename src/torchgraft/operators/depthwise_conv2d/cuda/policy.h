@@ -115,6 +115,10 @@ inline bool small_planes_weight_grad_pays(const Problem& problem) {
   return has_many_images_of_small_planes(problem) && !gathers_weight_grad(problem);
 }
 
+// ---------------------------------------------------------------- rows
+
+inline bool rows_pay(const Problem&) { return true; }
+
 // ---------------------------------------------------------------- tensor cores
 
 // Whether it pays to bring halves to tensor cores: multiply-adds would take longer than memory.

@@ -1,0 +1,173 @@
+// Rows with up to 256 taps, stride 1: forward pass and, with the kernel turned around, input gradient.
+//
+// A block owns a tile: a part of one long row, or several short rows. It stages the tile's sources and the
+// weights of its rows in shared memory as floats, each source once and kernel - 1 more at a part's end. A
+// thread owns a chunk of 8 or 16 neighbouring results, which begins where memory is aligned, so that it is
+// stored in vectors. It walks along the taps eight at a time with a window of sources in registers: 16 bytes
+// of shared memory feed 16 or 32 multiply-adds. Sums are float.
+
+#include <type_traits>
+
+#include "../problem.cuh"
+#include "rows.cuh"
+
+namespace torchgraft::depthwise::cuda {
+namespace {
+
+template <typename T>
+struct WindowPass {
+  const T* source;
+  Rounded<T> weight, bias;
+  T* result;
+  PassAxis axis;
+  bool reversed;  // the taps of a weight
+  int rows;       // of the tensor
+  RowsWindowPlan plan;
+  FastDivisor channels, segments, chunks, words, weights;
+};
+
+template <typename T, int kOwn>
+class WindowBlock {
+ public:
+  __device__ explicit WindowBlock(const WindowPass<T>& pass)
+      : pass_(pass), sources_(shared_memory<float>()), weights_(sources_ + pass.plan.rows * pass.plan.pitch) {
+    const int tile = static_cast<int>(blockIdx.x);
+    const int group = pass.segments.divide(tile);
+    first_row_ = group * pass.plan.rows;
+    first_chunk_ = (tile - group * pass.segments.divisor()) * pass.plan.chunks;
+    rows_ = min(pass.plan.rows, pass.rows - first_row_);
+  }
+
+  __device__ void run() {
+    constexpr int kBatch = kOwn / kRowWord<T> + 2;
+    stage_rows<kOwn, kBatch, T>(
+        sources_, rows_, pass_.plan.pitch, pass_.words, [&](int row) { return sources_of(row); },
+        [&] { load_weights(); });
+    __syncthreads();
+    const int row = pass_.chunks.divide(static_cast<int>(threadIdx.x));
+    if (row >= rows_) return;
+    const int chunk = static_cast<int>(threadIdx.x) - row * pass_.chunks.divisor();
+    float sums[kOwn];
+    const float bias = pass_.bias.exists() ? pass_.bias[channel_of(row)] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) sums[i] = bias;
+    walk_taps(sums, sources_ + row * pass_.plan.pitch, chunk * kOwn,
+              weights_ + row * pass_.plan.weight_pitch);
+    T* result = result_of(row);
+    store_results(result, (first_chunk_ + chunk) * kOwn - misalignment(result), pass_.axis.result, sums);
+  }
+
+ private:
+  __device__ int channel_of(int row) const {
+    const int index = first_row_ + row;
+    return index - pass_.channels.divide(index) * pass_.channels.divisor();
+  }
+  __device__ T* result_of(int row) const {
+    return pass_.result + static_cast<int64_t>(first_row_ + row) * pass_.axis.result;
+  }
+  __device__ RowPart<T> sources_of(int row) const {
+    const T* source = pass_.source + static_cast<int64_t>(first_row_ + row) * pass_.axis.source;
+    const int first = first_chunk_ * kOwn - misalignment(result_of(row));
+    return {source, first - pass_.axis.padding, pass_.axis.source};
+  }
+
+  __device__ void load_weights() {
+    const int pitch = pass_.plan.weight_pitch, kernel = pass_.axis.kernel;
+    for (int i = static_cast<int>(threadIdx.x); i < rows_ * pitch; i += static_cast<int>(blockDim.x)) {
+      const int row = pass_.weights.divide(i), tap = i - row * pitch;
+      const int place = pass_.reversed ? kernel - 1 - tap : tap;
+      weights_[i] = pass_.weight.or_zero(tap < kernel, int64_t{channel_of(row)} * kernel + place);
+    }
+  }
+
+  __device__ static void walk_taps_of(float (&sums)[kOwn], const float (&window)[kOwn + kWindowTaps],
+                                      const float (&weight)[kWindowTaps], int taps) {
+#pragma unroll
+    for (int t = 0; t < kWindowTaps; ++t) {
+      if (t >= taps) break;
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) sums[i] += weight[t] * window[i + t];
+    }
+  }
+
+  __device__ void walk_taps(float (&sums)[kOwn], const float* sources, int first,
+                            const float* weights) const {
+    float window[kOwn + kWindowTaps], weight[kWindowTaps];
+#pragma unroll
+    for (int i = 0; i < kOwn; i += 4) load_four<kOwn>(window + i, sources, first + i);
+    const auto load_next = [&](int tap) {
+#pragma unroll
+      for (int i = 0; i < kWindowTaps; i += 4) {
+        load_four<kOwn>(window + kOwn + i, sources, first + kOwn + tap + i);
+        load_four<1>(weight + i, weights, tap + i);
+      }
+    };
+    int tap = 0;
+#pragma unroll 2
+    for (; tap + kWindowTaps <= pass_.axis.kernel; tap += kWindowTaps) {
+      load_next(tap);
+      walk_taps_of(sums, window, weight, kWindowTaps);
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) window[i] = window[i + kWindowTaps];
+    }
+    if (tap == pass_.axis.kernel) return;
+    load_next(tap);
+    walk_taps_of(sums, window, weight, pass_.axis.kernel - tap);
+  }
+
+  const WindowPass<T>& pass_;
+  float* sources_;
+  float* weights_;
+  int first_row_, first_chunk_, rows_;
+};
+
+template <typename T, int kOwn>
+__global__ void __launch_bounds__(kWindowMostThreads, kOwn == 8 ? 4 : 3)
+    rows_window_kernel(WindowPass<T> pass) {
+  WindowBlock<T, kOwn>(pass).run();
+}
+
+}  // namespace
+
+template <typename T>
+void launch_rows_window(const Correlation<T>& call) {
+  const Geometry& geometry = call.geometry;
+  const PassAxis axis(geometry.width, call.transposed);
+  const int64_t rows = geometry.batch * geometry.channels;
+  const bool is_aligned_everywhere =
+      common_alignment(call.result) == kRowVectorBytes && axis.result % kVectorElements<T> == 0;
+  const auto launch = [&](auto own) {
+    constexpr int kOwn = own;
+    const RowsWindowPlan plan =
+        plan_rows_window(axis, rows, kOwn, is_aligned_everywhere ? 0 : kVectorElements<T> - 1,
+                         current_device().multiprocessors);
+    const WindowPass<T> pass = {call.source,
+                                call.weight,
+                                call.bias,
+                                call.result,
+                                axis,
+                                call.transposed,
+                                static_cast<int>(rows),
+                                plan,
+                                FastDivisor(static_cast<int>(geometry.channels)),
+                                FastDivisor(plan.segments),
+                                FastDivisor(plan.chunks),
+                                words_of_row<T>(plan.pitch),
+                                FastDivisor(plan.weight_pitch)};
+    const unsigned blocks = grid_of(ceil_divide<int64_t>(rows, plan.rows) * plan.segments, call.name());
+    require_shared_memory(rows_window_kernel<T, kOwn>, plan.shared_bytes, call.name());
+    rows_window_kernel<T, kOwn><<<blocks, plan.threads, plan.shared_bytes, call.stream>>>(pass);
+  };
+  if (has_long_windows(axis)) {
+    launch(std::integral_constant<int, 16>{});
+  } else {
+    launch(std::integral_constant<int, 8>{});
+  }
+  check_launch(call.name());
+}
+
+template void launch_rows_window(const Correlation<float>&);
+template void launch_rows_window(const Correlation<Half>&);
+template void launch_rows_window(const Correlation<BFloat16>&);
+
+}  // namespace torchgraft::depthwise::cuda
