@@ -38,8 +38,14 @@ constexpr int kWindowTaps = 8;
 // Tiles in shared memory are no larger than this, so that a multiprocessor holds several blocks.
 constexpr int64_t kRowsSharedBytes = 24 << 10;
 
-// Elements in shared memory are in groups of sixteen, within which they are permuted (place_of).
-constexpr int kPermuted = 16;
+// Chunks of sixteen bytes in shared memory are in groups of four, within which they are permuted (place_of).
+constexpr int kPermutedChunks = 4;
+
+// The elements of a row in shared memory: whole groups.
+inline int row_pitch(int64_t elements, int element_bytes) {
+  const int group = kPermutedChunks * kRowVectorBytes / element_bytes;
+  return static_cast<int>(round_up(elements, int64_t{group}));
+}
 
 // Whether a thread owns sixteen results, and not eight: with many taps it then reads less of shared memory
 // for each, and rows are long enough that few of them are outside.
@@ -53,14 +59,14 @@ struct RowsWindowPlan {
   int rows;      // of a tile
   int chunks;    // of each of its rows
   int segments;  // tiles side by side that make up a row
-  int pitch;     // between rows in shared memory, in numbers
+  int pitch;     // between rows in shared memory, in elements
   int weight_pitch;
   int64_t shared_bytes;
 };
 
 // `own` results of a chunk; `shift`: elements by which the first chunk may begin before its row.
 inline RowsWindowPlan plan_rows_window(const PassAxis& axis, int64_t rows, int own, int shift,
-                                       int multiprocessors) {
+                                       int element_bytes, int multiprocessors) {
   constexpr int kThreadsOfManyChunks = 128, kChunksOfMultiprocessor = 1024;
   const int chunks = static_cast<int>(ceil_divide(int64_t{axis.result} + shift, int64_t{own}));
   const bool has_many = rows * chunks >= int64_t{multiprocessors} * kChunksOfMultiprocessor;
@@ -70,8 +76,9 @@ inline RowsWindowPlan plan_rows_window(const PassAxis& axis, int64_t rows, int o
     plan.segments = ceil_divide(chunks, threads);
     plan.chunks = ceil_divide(chunks, plan.segments);
     plan.pitch =
-        round_up(plan.chunks * own + axis.kernel / kWindowTaps * kWindowTaps + kWindowTaps, kPermuted);
-    const int64_t bytes_of_row = int64_t{sizeof(float)} * (plan.pitch + plan.weight_pitch);
+        row_pitch(plan.chunks * own + axis.kernel / kWindowTaps * kWindowTaps + kWindowTaps, element_bytes);
+    const int64_t bytes_of_row =
+        int64_t{plan.pitch} * element_bytes + int64_t{sizeof(float)} * plan.weight_pitch;
     plan.rows = static_cast<int>(std::clamp<int64_t>(
         std::min<int64_t>(threads / plan.chunks, kRowsSharedBytes / bytes_of_row), 1, rows));
     plan.threads = round_up(plan.rows * plan.chunks, kRowWarp);
@@ -111,7 +118,7 @@ struct RowsSpreadPlan {
   int64_t shared_bytes;
 };
 
-inline RowsSpreadPlan plan_rows_spread(const Extent& extent, bool transposed) {
+inline RowsSpreadPlan plan_rows_spread(const Extent& extent, bool transposed, int element_bytes) {
   const PassAxis axis(extent, transposed);
   const bool gathers = transposed && extent.stride > 1;  // a result takes every stride-th tap
   const int stride = static_cast<int>(extent.stride), dilation = static_cast<int>(extent.dilation);
@@ -124,10 +131,10 @@ inline RowsSpreadPlan plan_rows_spread(const Extent& extent, bool transposed) {
   plan.results = ceil_divide(axis.result, plan.segments);
   plan.sources = gathers ? (plan.results - 1) / stride + 2 + (axis.kernel - 1) / stride
                          : (plan.results - 1) * stride + (axis.kernel - 1) * dilation + 1;
-  // An odd pitch: neighbouring rows begin in neighbouring banks.
-  plan.pitch = plan.sources | 1;
+  plan.pitch = row_pitch(plan.sources, element_bytes);
   plan.weight_pitch = axis.kernel | 1;
-  const int64_t bytes_of_row = int64_t{sizeof(float)} * (plan.pitch + plan.weight_pitch);
+  const int64_t bytes_of_row =
+      int64_t{plan.pitch} * element_bytes + int64_t{sizeof(float)} * plan.weight_pitch;
   while (plan.rows > 1 && plan.rows * bytes_of_row > kRowsSharedBytes) plan.rows /= 2;
   plan.shared_bytes = plan.rows * bytes_of_row;
   return plan;
@@ -151,15 +158,15 @@ struct RowsWeightGradPlan {
   int outputs;            // of each row of a tile
   int segments;           // tiles side by side that make up a row
   int sources;            // staged of each row
-  int grad_pitch, pitch;  // between rows in shared memory, in numbers
+  int grad_pitch, pitch;  // between rows in shared memory, in elements
   int64_t shared_bytes;
   int64_t tiles;  // of a channel
 
   int threads() const { return groups * lanes; }
 };
 
-inline RowsWeightGradPlan plan_rows_weight_grad(const Extent& extent, int64_t batch) {
-  constexpr int kOutputs = 1024, kOutputsOfManyThreads = 2048, kThreads = 128;
+inline RowsWeightGradPlan plan_rows_weight_grad(const Extent& extent, int64_t batch, int element_bytes) {
+  constexpr int kOutputs = 1024, kOutputsOfManyTaps = 2048;
   const bool is_unit_step = extent.stride == 1 && extent.dilation == 1;
   const int kernel = static_cast<int>(extent.kernel), output = static_cast<int>(extent.output);
   const int stride = static_cast<int>(extent.stride), dilation = static_cast<int>(extent.dilation);
@@ -168,16 +175,19 @@ inline RowsWeightGradPlan plan_rows_weight_grad(const Extent& extent, int64_t ba
   plan.own = plan.taps == 16 ? 16 : 8;
   plan.groups = ceil_divide(kernel, plan.taps);
   plan.lanes = plan.groups == 1 ? 128 : plan.groups == 2 ? 64 : kRowWarp;
-  const int most = std::max((plan.threads() <= kThreads ? kOutputs : kOutputsOfManyThreads) / stride, 128);
+  // Each lane has at least one share of a tile.
+  const int most = std::max(
+      (plan.groups > 2 ? kOutputsOfManyTaps : std::max(plan.lanes * plan.own, kOutputs)) / stride, 128);
   plan.segments = ceil_divide(output, most);
   plan.outputs = round_up(ceil_divide(output, plan.segments), plan.own);
   plan.segments = ceil_divide(output, plan.outputs);
-  plan.grad_pitch = round_up(plan.outputs, kPermuted);
+  plan.grad_pitch = row_pitch(plan.outputs, element_bytes);
   // With neighbouring positions threads read the window of all taps that they own, even behind the last one.
-  plan.sources = is_unit_step ? plan.outputs + plan.groups * plan.taps
-                              : (plan.outputs - 1) * stride + (kernel - 1) * dilation + 1;
-  plan.pitch = round_up(plan.sources, kPermuted);
-  const int64_t bytes_of_row = int64_t{sizeof(float)} * (plan.grad_pitch + plan.pitch);
+  plan.sources = is_unit_step
+                     ? plan.outputs + round_up(plan.groups * plan.taps, kRowVectorBytes / element_bytes)
+                     : (plan.outputs - 1) * stride + (kernel - 1) * dilation + 1;
+  plan.pitch = row_pitch(plan.sources, element_bytes);
+  const int64_t bytes_of_row = (int64_t{plan.grad_pitch} + plan.pitch) * element_bytes;
   plan.rows = static_cast<int>(std::clamp<int64_t>(
       std::min<int64_t>(most / plan.grad_pitch, kRowsSharedBytes / bytes_of_row), 1, batch));
   // Sums of warps lie there in the end.

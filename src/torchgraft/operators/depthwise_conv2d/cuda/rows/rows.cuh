@@ -1,8 +1,10 @@
-// What the kernels of rows share: a part of some rows in shared memory, as floats.
+// What the kernels of rows share: a part of some rows in shared memory, as it lies in device memory.
 //
-// Threads load words of four bytes side by side, so that rows may begin anywhere, even at an odd half. A word
-// that is partly outside of its row is loaded element by element. All words of a batch are loaded before the
-// first is stored.
+// Shared memory holds chunks of sixteen bytes that begin where a kernel wants them to, and rows may begin
+// anywhere, even at an odd half. A thread loads the two vectors of device memory in which its chunk lies, and
+// shifts it out of them. Vectors may be partly of the rows before and behind: what is outside of the row
+// becomes zero. Only at the ends of the whole tensor are elements loaded one by one. All vectors of a batch
+// are loaded before the first chunk is stored.
 #pragma once
 
 #include <torchgraft/cuda.cuh>
@@ -13,120 +15,151 @@
 
 namespace torchgraft::depthwise::cuda {
 
-// Where an element lies in a row of shared memory. Threads that own kOwn elements each read four of them at a
-// time: chunks of four are permuted so that the threads of a quarter of a warp meet all banks. kOwn = 1:
-// elements lie in order.
+// Where a chunk lies in a row of shared memory. A thread owns kOwn chunks side by side: they are permuted so
+// that the threads of a quarter of a warp, which access one chunk each, meet all banks.
 template <int kOwn>
-__device__ __forceinline__ int place_of(int element) {
-  if constexpr (kOwn == 1) {
-    return element;
-  } else {
-    static_assert(kOwn == 8 || kOwn == kPermuted);
-    const unsigned chunk = static_cast<unsigned>(element) / 4;
-    return static_cast<int>(4 * (chunk ^ (chunk / 8 & (kOwn / 4 - 1))) + static_cast<unsigned>(element) % 4);
-  }
+__device__ __forceinline__ int place_of(int chunk) {
+  static_assert(kOwn == 1 || kOwn == 2 || kOwn == kPermutedChunks);
+  return static_cast<int>(static_cast<unsigned>(chunk) ^ (static_cast<unsigned>(chunk) / 8 & (kOwn - 1)));
 }
 
-// Four neighbouring elements of such a row; `element` is a multiple of four.
-template <int kOwn>
-__device__ __forceinline__ void load_four(float* values, const float* row, int element) {
-  const float4 four = *reinterpret_cast<const float4*>(row + place_of<kOwn>(element));
-  values[0] = four.x;
-  values[1] = four.y;
-  values[2] = four.z;
-  values[3] = four.w;
+// The elements of a chunk of such a row.
+template <int kOwn, typename T>
+__device__ __forceinline__ void load_chunk(float* values, const T* row, int chunk) {
+  Packed<T> packed;
+  packed.load(row + place_of<kOwn>(chunk) * kVectorElements<T>);
+#pragma unroll
+  for (int i = 0; i < kVectorElements<T>; ++i) values[i] = packed[i];
 }
 
-// A row and the position from which on it is staged; without a row, zeros are.
+// All rows of a tensor, one behind the other.
 template <typename T>
-struct RowPart {
-  const T* row;  // may be null
-  int begin, length;
+struct Rows {
+  const T* begin;
+  int64_t count;
+  int length;
 
-  __device__ bool has(int position) const { return row != nullptr && is_inside(position, length); }
+  __device__ const T* row(int64_t index) const { return begin + index * length; }
+  __device__ const T* end() const { return row(count); }
 };
 
-template <typename T>
-inline constexpr int kRowWord = sizeof(T) == 2 ? 2 : 1;
+// A row and the position from which on it is staged.
+struct RowPart {
+  int64_t row;
+  int begin;
+};
 
-// Words that one thread has in flight.
+// The chunks that one thread has in flight.
 template <typename T, int kOwn, int kBatch>
 class RowBatch {
  public:
-  // `part_of(r)`: the RowPart of row r. Words are counted from `first` on, in steps of the block's threads.
+  // `part_of(r)`: the RowPart of row r of those staged. Chunks are counted from `first` on, in steps of the
+  // block's threads.
   template <typename PartOf>
-  __device__ __forceinline__ void load(int first, int rows, const FastDivisor& words_of_row,
+  __device__ __forceinline__ void load(int first, int rows, const FastDivisor& chunks, const Rows<T>& from,
                                        const PartOf& part_of) {
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const int word = first + i * static_cast<int>(blockDim.x);
-      row_[i] = words_of_row.divide(word);
-      words_[i] = {};
-      if (row_[i] >= rows) continue;
-      const RowPart<T> part = part_of(row_[i]);
-      element_[i] = kRowWord<T> * (word - row_[i] * words_of_row.divisor()) - odd(part);
-      const int position = part.begin + element_[i];
-      if (part.has(position) && part.has(position + kRowWord<T> - 1)) {
-        words_[i].load(part.row + position);
-      } else if (kRowWord<T> > 1 && (part.has(position) || part.has(position + 1))) {
-        float values[kRowWord<T>];
-#pragma unroll
-        for (int k = 0; k < kRowWord<T>; ++k) {
-          values[k] = part.has(position + k) ? static_cast<float>(part.row[position + k]) : 0.0f;
-        }
-        words_[i] = Packed<T, kRowWord<T>>(values);
-      }
+      const int index = first + i * static_cast<int>(blockDim.x);
+      const int row = chunks.divide(index);
+      const int chunk = index - row * chunks.divisor();
+      place_[i] = row < rows ? row * chunks.divisor() + place_of<kOwn>(chunk) : -1;
+      low_[i] = high_[i] = make_uint4(0, 0, 0, 0);
+      shift_[i] = 0;
+      if (place_[i] < 0) continue;
+      const RowPart part = part_of(row);
+      position_[i] = part.begin + chunk * kVector;
+      if (position_[i] + kVector > 0 && position_[i] < from.length) load(i, from, from.row(part.row));
     }
   }
 
-  __device__ __forceinline__ void store(float* shared, int rows, int pitch) const {
-    // Half of the lanes store the elements of a word in the other order, so that a warp meets all banks.
-    const int turned = static_cast<int>(threadIdx.x) / 16 % kRowWord<T>;
+  __device__ __forceinline__ void store(T* shared, int length) const {
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      if (row_[i] >= rows) continue;
-      float* row = shared + row_[i] * pitch;
-#pragma unroll
-      for (int k = 0; k < kRowWord<T>; ++k) {
-        const int element = element_[i] + (k ^ turned);
-        const float value = kRowWord<T> == 1 || turned == 0 ? words_[i][k] : words_[i][kRowWord<T> - 1 - k];
-        if (is_inside(element, pitch)) row[place_of<kOwn>(element)] = value;
-      }
+      if (place_[i] < 0) continue;
+      uint4 chunk = shifted(low_[i], high_[i], shift_[i]);
+      if (position_[i] < 0 || position_[i] + kVector > length) chunk = masked(chunk, position_[i], length);
+      reinterpret_cast<uint4*>(shared)[place_[i]] = chunk;
     }
   }
 
  private:
-  // Whether the first staged element of a row is the second half of a word.
-  __device__ static int odd(const RowPart<T>& part) {
-    const auto number = static_cast<int>(reinterpret_cast<uintptr_t>(part.row) / sizeof(T)) + part.begin;
-    return number & (kRowWord<T> - 1);
+  static constexpr int kVector = kVectorElements<T>;
+  static constexpr int kElementsOfWord = 4 / sizeof(T);
+
+  __device__ __forceinline__ void load(int i, const Rows<T>& from, const T* row) {
+    const auto address = reinterpret_cast<uintptr_t>(row + position_[i]);
+    const unsigned shift = address % kRowVectorBytes;
+    const auto* const vectors = reinterpret_cast<const uint4*>(address - shift);
+    const bool is_in_tensor =
+        reinterpret_cast<uintptr_t>(vectors) >= reinterpret_cast<uintptr_t>(from.begin) &&
+        reinterpret_cast<uintptr_t>(vectors + (shift == 0 ? 1 : 2)) <=
+            reinterpret_cast<uintptr_t>(from.end());
+    if (is_in_tensor) {
+      shift_[i] = shift;
+      low_[i] = vectors[0];
+      if (shift != 0) high_[i] = vectors[1];
+    } else {
+      float values[kVector];
+#pragma unroll
+      for (int k = 0; k < kVector; ++k) {
+        const int position = position_[i] + k;
+        values[k] = is_inside(position, from.length) ? static_cast<float>(row[position]) : 0.0f;
+      }
+      const Packed<T> packed(values);
+      memcpy(&low_[i], &packed, sizeof(packed));
+    }
   }
 
-  Packed<T, kRowWord<T>> words_[kBatch];
-  int row_[kBatch], element_[kBatch];
+  // Sixteen bytes from byte `shift` of two vectors on.
+  __device__ static __forceinline__ uint4 shifted(const uint4& low, const uint4& high, unsigned shift) {
+    uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+    for (int i = 0; i < 6; ++i) words[i] = (shift & 8) != 0 ? words[i + 2] : words[i];
+#pragma unroll
+    for (int i = 0; i < 5; ++i) words[i] = (shift & 4) != 0 ? words[i + 1] : words[i];
+    if constexpr (sizeof(T) == 2) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) words[i] = __funnelshift_r(words[i], words[i + 1], (shift & 2) * 8);
+    }
+    return make_uint4(words[0], words[1], words[2], words[3]);
+  }
+
+  __device__ static uint4 masked(const uint4& chunk, int position, int length) {
+    uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int first = position + i * kElementsOfWord;
+      if constexpr (sizeof(T) == 2) {
+        words[i] &=
+            (is_inside(first, length) ? 0x0000ffffu : 0) | (is_inside(first + 1, length) ? 0xffff0000u : 0);
+      } else {
+        words[i] = is_inside(first, length) ? words[i] : 0;
+      }
+    }
+    return make_uint4(words[0], words[1], words[2], words[3]);
+  }
+
+  uint4 low_[kBatch], high_[kBatch];
+  unsigned shift_[kBatch];  // bytes
+  int place_[kBatch], position_[kBatch];
 };
 
-// The words of a row of so many elements in shared memory, whichever half it begins with.
-template <typename T>
-FastDivisor words_of_row(int pitch) {
-  return FastDivisor(pitch / kRowWord<T> + kRowWord<T> - 1);
-}
-
-// Stages `rows` rows. `meanwhile` is called once, when the first words are in flight.
+// Stages `rows` rows of `chunks` chunks each. `meanwhile` is called once, when the first are in flight.
 template <int kOwn, int kBatch, typename T, typename PartOf, typename Meanwhile>
-__device__ __forceinline__ void stage_rows(float* shared, int rows, int pitch,
-                                           const FastDivisor& words_of_row, const PartOf& part_of,
+__device__ __forceinline__ void stage_rows(T* shared, int rows, const FastDivisor& chunks,
+                                           const Rows<T>& from, const PartOf& part_of,
                                            const Meanwhile& meanwhile) {
-  const int words = rows * words_of_row.divisor();
+  const int count = rows * chunks.divisor();
   const int step = kBatch * static_cast<int>(blockDim.x);
   RowBatch<T, kOwn, kBatch> batch;
   int first = static_cast<int>(threadIdx.x);
-  batch.load(first, rows, words_of_row, part_of);
+  batch.load(first, rows, chunks, from, part_of);
   meanwhile();
-  batch.store(shared, rows, pitch);
-  for (first += step; first < words; first += step) {
-    batch.load(first, rows, words_of_row, part_of);
-    batch.store(shared, rows, pitch);
+  batch.store(shared, from.length);
+  for (first += step; first < count; first += step) {
+    batch.load(first, rows, chunks, from, part_of);
+    batch.store(shared, from.length);
   }
 }
 

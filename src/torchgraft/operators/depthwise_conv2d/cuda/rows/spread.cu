@@ -1,7 +1,7 @@
 // Rows with a stride up to eight or with a dilation: forward pass and input gradient.
 //
 // A block owns a tile, a part of one long row or several short rows, and stages its sources and the weights
-// of its rows in shared memory as floats. Neighbouring lanes own neighbouring results, so that with a
+// of its rows in shared memory. Neighbouring lanes own neighbouring results, so that with a
 // dilation they read neighbouring sources. A thread has four results at a time, which share each weight. An
 // input gradient with a stride takes only the taps that meet a source, every stride-th from result to result.
 
@@ -13,35 +13,36 @@ namespace {
 
 template <typename T>
 struct SpreadPass {
-  const T* source;
+  Rows<T> source;
   Rounded<T> weight, bias;
   T* result;
   PassAxis axis;
   int step;  // sources between results; of an input gradient with a stride, results between sources
   int dilation;
   bool reversed;  // the taps of a weight
-  int rows;       // of the tensor
   RowsSpreadPlan plan;
-  FastDivisor channels, segments, words, weights, steps;
+  FastDivisor channels, segments, staged, weights, steps;
 };
 
 template <typename T, bool kGathers>
 class SpreadBlock {
  public:
   __device__ explicit SpreadBlock(const SpreadPass<T>& pass)
-      : pass_(pass), sources_(shared_memory<float>()), weights_(sources_ + pass.plan.rows * pass.plan.pitch) {
+      : pass_(pass),
+        sources_(shared_memory<T>()),
+        weights_(reinterpret_cast<float*>(sources_ + pass.plan.rows * pass.plan.pitch)) {
     const int tile = static_cast<int>(blockIdx.x);
     const int group = pass.segments.divide(tile);
     first_row_ = group * pass.plan.rows;
     first_result_ = (tile - group * pass.segments.divisor()) * pass.plan.results;
-    rows_ = min(pass.plan.rows, pass.rows - first_row_);
+    rows_ = min(pass.plan.rows, static_cast<int>(pass.source.count) - first_row_);
   }
 
   __device__ void run() {
-    constexpr int kBatch = 6;
-    stage_rows<1, kBatch, T>(
-        sources_, rows_, pass_.plan.pitch, pass_.words, [&](int row) { return sources_of(row); },
-        [&] { load_weights(); });
+    constexpr int kBatch = 3;
+    stage_rows<1, kBatch>(
+        sources_, rows_, pass_.staged, pass_.source,
+        [&](int row) -> RowPart { return {first_row_ + row, first_source()}; }, [&] { load_weights(); });
     __syncthreads();
     const int lanes = pass_.plan.lanes;
     const int row = static_cast<int>(threadIdx.x) / lanes, lane = static_cast<int>(threadIdx.x) - row * lanes;
@@ -75,10 +76,6 @@ class SpreadBlock {
       return first_result_ * pass_.step - pass_.axis.padding;
     }
   }
-  __device__ RowPart<T> sources_of(int row) const {
-    return {pass_.source + static_cast<int64_t>(first_row_ + row) * pass_.axis.source, first_source(),
-            pass_.axis.source};
-  }
 
   __device__ void load_weights() {
     const int pitch = pass_.plan.weight_pitch, kernel = pass_.axis.kernel;
@@ -91,10 +88,10 @@ class SpreadBlock {
 
   // Results behind the last one read what the last one reads.
   __device__ void add_taps(float (&sums)[kSpreadOutputs], int row, int first, int end) const {
-    const float* const sources = sources_ + row * pass_.plan.pitch;
+    const T* const sources = sources_ + row * pass_.plan.pitch;
     const float* const weights = weights_ + row * pass_.plan.weight_pitch;
     const int kernel = pass_.axis.kernel, step = pass_.step;
-    const float* source[kSpreadOutputs];
+    const T* source[kSpreadOutputs];
     if constexpr (kGathers) {
       int tap[kSpreadOutputs];
 #pragma unroll
@@ -108,7 +105,8 @@ class SpreadBlock {
       for (int back = 0; back * step < kernel; ++back) {
 #pragma unroll
         for (int i = 0; i < kSpreadOutputs; ++i) {
-          if (tap[i] + back * step < kernel) sums[i] += weights[tap[i] + back * step] * source[i][-back];
+          if (tap[i] + back * step < kernel)
+            sums[i] += weights[tap[i] + back * step] * static_cast<float>(source[i][-back]);
         }
       }
     } else {
@@ -120,13 +118,14 @@ class SpreadBlock {
       for (int tap = 0; tap < kernel; ++tap) {
         const float weight = weights[tap];
 #pragma unroll
-        for (int i = 0; i < kSpreadOutputs; ++i) sums[i] += weight * source[i][tap * pass_.dilation];
+        for (int i = 0; i < kSpreadOutputs; ++i)
+          sums[i] += weight * static_cast<float>(source[i][tap * pass_.dilation]);
       }
     }
   }
 
   const SpreadPass<T>& pass_;
-  float* sources_;
+  T* sources_;
   float* weights_;
   int first_row_, first_result_, rows_;
 };
@@ -142,22 +141,22 @@ template <typename T>
 void launch_rows_spread(const Correlation<T>& call) {
   const Geometry& geometry = call.geometry;
   const Extent& width = geometry.width;
-  const RowsSpreadPlan plan = plan_rows_spread(width, call.transposed);
+  const RowsSpreadPlan plan = plan_rows_spread(width, call.transposed, sizeof(T));
+  const PassAxis axis(width, call.transposed);
   const int64_t rows = geometry.batch * geometry.channels;
   const int stride = static_cast<int>(width.stride);
-  const SpreadPass<T> pass = {call.source,
+  const SpreadPass<T> pass = {{call.source, rows, axis.source},
                               call.weight,
                               call.bias,
                               call.result,
-                              PassAxis(width, call.transposed),
+                              axis,
                               stride,
                               static_cast<int>(width.dilation),
                               call.transposed && stride == 1,
-                              static_cast<int>(rows),
                               plan,
                               FastDivisor(static_cast<int>(geometry.channels)),
                               FastDivisor(plan.segments),
-                              words_of_row<T>(plan.pitch),
+                              FastDivisor(plan.pitch / kVectorElements<T>),
                               FastDivisor(plan.weight_pitch),
                               FastDivisor(stride)};
   const unsigned blocks = grid_of(ceil_divide<int64_t>(rows, plan.rows) * plan.segments, call.name());

@@ -18,6 +18,7 @@ struct StreamPass {
   const T* source;
   Rounded<T> weight, bias;
   T* result;
+  int64_t elements;
   int length, padding, count;  // of all chunks
   bool reversed;               // the taps of a weight
   FastDivisor chunks, channels;
@@ -31,9 +32,10 @@ __global__ void __launch_bounds__(kStreamThreads) rows_stream_kernel(StreamPass<
   const int index = min(thread, pass.count - 1);
   const int row = pass.chunks.divide(index), chunk = index - row * pass.chunks.divisor();
   const int channel = row - pass.channels.divide(row) * pass.channels.divisor();
-  const T* source = pass.source + static_cast<int64_t>(row) * pass.length;
-  T* result = pass.result + static_cast<int64_t>(row) * pass.length;
-  const ChunkPlace place = {chunk * kOwn - misalignment(source), pass.length};
+  const int64_t begin = static_cast<int64_t>(row) * pass.length;
+  const T* source = pass.source + begin;
+  T* result = pass.result + begin;
+  const ChunkPlace place(chunk * kOwn - misalignment(source), pass.length, begin, pass.elements);
 
   StreamedChunk<T, kOwn> loaded;
   loaded.load(source, place, pass.padding > 0, pass.padding < kTaps - 1);
@@ -69,6 +71,7 @@ void launch_rows_stream(const Correlation<T>& call) {
                               call.weight,
                               call.bias,
                               call.result,
+                              geometry.batch * geometry.channels * axis.result,
                               axis.result,
                               axis.padding,
                               count,

@@ -1,9 +1,9 @@
 // Rows as streams: what a thread holds of a row, and what its neighbours in the warp hold of it.
 //
 // A thread owns a chunk of a row that begins at a boundary of sixteen bytes, so that rows of any length are
-// read in vectors; the first and the last vector of a row may be partial, and are read element by element.
-// What a chunk needs of the ones beside it comes from the neighbours in the warp; the first and the last lane
-// load eight elements more.
+// read in vectors. Those at the ends of a row may be partly of the rows beside it, and what is outside
+// becomes zero; only at the ends of the whole tensor are elements read one by one. What a chunk needs of the
+// ones beside it comes from the neighbours in the warp; the first and the last lane load eight elements more.
 #pragma once
 
 #include <type_traits>
@@ -26,11 +26,29 @@ __device__ __forceinline__ void with_constant_below(int number, const Use& use) 
 // Where a chunk lies in its row.
 struct ChunkPlace {
   int first, length;
+  int before, behind;  // elements of the tensor before and behind the row, at least those of a vector
+
+  // `row`: the row's first element in the tensor.
+  __device__ ChunkPlace(int first, int length, int64_t row, int64_t tensor)
+      : first(first),
+        length(length),
+        before(row >= kVectorLimit ? kVectorLimit : static_cast<int>(row)),
+        behind(tensor - row - length >= kVectorLimit ? kVectorLimit
+                                                     : static_cast<int>(tensor - row - length)) {}
+  ChunkPlace() = default;
 
   // Whether so many elements are all in the row, from an offset in the chunk on.
   __device__ bool has(int offset, int count) const {
     return first + offset >= 0 && first + offset + count <= length;
   }
+  // Whether some are in the row, and all in the tensor.
+  __device__ bool can_load(int offset, int count) const {
+    const int begin = first + offset, end = begin + count;
+    return end > 0 && begin < length && begin >= -before && end <= length + behind;
+  }
+
+ private:
+  static constexpr int kVectorLimit = kRowVectorBytes;  // in elements that are larger than a byte
 };
 
 template <typename T, int kOwn>
@@ -94,7 +112,7 @@ class StreamedChunk {
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       const int from = offset + i * kVector;
-      if (place.has(from, kVector)) pieces[i].load(row + place.first + from);
+      if (place.can_load(from, kVector)) pieces[i].load(row + place.first + from);
     }
   }
 
@@ -105,7 +123,7 @@ class StreamedChunk {
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       const int from = offset + i * kVector;
-      const bool is_whole = place.has(from, kVector);
+      const bool is_whole = place.has(from, kVector), is_loaded = place.can_load(from, kVector);
 #pragma unroll
       for (int k = 0; k < kVector; ++k) {
         const int element = i * kVector + k - kSkip;
@@ -114,7 +132,9 @@ class StreamedChunk {
           values[element] = pieces[i][k];
         } else {
           const int position = place.first + from + k;
-          values[element] = is_inside(position, place.length) ? static_cast<float>(row[position]) : 0.0f;
+          values[element] = !is_inside(position, place.length) ? 0.0f
+                            : is_loaded                        ? pieces[i][k]
+                                                               : static_cast<float>(row[position]);
         }
       }
     }

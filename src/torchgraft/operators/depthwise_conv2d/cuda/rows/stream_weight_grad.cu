@@ -20,6 +20,7 @@ struct StreamGradPass {
   const T* input;
   float* partial;  // of a part and channel, each tap
   T* direct;       // or null; else the sums are rounded to it
+  int64_t elements;
   int length, padding, channels;
   int count, share;  // of all chunks of a channel, and of a part's; a share is whole blocks of threads
   FastDivisor chunks;
@@ -64,8 +65,8 @@ class StreamGradBlock {
     const int item = pass_.chunks.divide(index);
     chunk.row = (static_cast<int64_t>(item) * pass_.channels + channel_) * pass_.length;
     const T* input = pass_.input + chunk.row;
-    chunk.place = {(index - item * pass_.chunks.divisor()) * kOwnPositions - misalignment(input),
-                   pass_.length};
+    chunk.place = ChunkPlace((index - item * pass_.chunks.divisor()) * kOwnPositions - misalignment(input),
+                             pass_.length, chunk.row, pass_.elements);
     chunk.input.load(input, chunk.place, pass_.padding > 0, pass_.padding < kTaps - 1);
     chunk.output_grad.load(pass_.output_grad + chunk.row, chunk.place);
   }
@@ -136,6 +137,7 @@ void launch_rows_stream_weight_grad(const WeightGrad<T>& call) {
                                   call.input,
                                   call.weight_grad.partials(parts.count, call.workspace),
                                   call.weight_grad.direct(parts.count),
+                                  geometry.batch * geometry.channels * length,
                                   length,
                                   static_cast<int>(geometry.width.padding),
                                   static_cast<int>(geometry.channels),

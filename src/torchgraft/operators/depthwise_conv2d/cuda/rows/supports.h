@@ -43,13 +43,15 @@ inline bool supports_rows_spread(const Problem& problem) {
   return supports_rows(problem) && !is_row_of_unit_step(problem.geometry) &&
          width.stride <= kSpreadMostStride &&
          !(problem.transposed && width.stride > 1 && width.dilation > 1) &&
-         plan_rows_spread(width, problem.transposed).shared_bytes <= kSpreadSharedBytes;
+         plan_rows_spread(width, problem.transposed, problem.element_bytes).shared_bytes <=
+             kSpreadSharedBytes;
 }
 
 inline bool supports_rows_weight_grad(const Problem& problem) {
   const Extent& width = problem.geometry.width;
   return supports_rows(problem) && width.stride <= kSpreadMostStride &&
-         plan_rows_weight_grad(width, problem.geometry.batch).shared_bytes <= kSpreadSharedBytes;
+         plan_rows_weight_grad(width, problem.geometry.batch, problem.element_bytes).shared_bytes <=
+             kSpreadSharedBytes;
 }
 
 }  // namespace torchgraft::depthwise::cuda

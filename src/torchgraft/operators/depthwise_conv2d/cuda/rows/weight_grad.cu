@@ -1,12 +1,11 @@
 // The weight gradient of rows with up to 256 taps, any stride up to eight, any dilation.
 //
 // A block owns a channel and a part of its tiles; a tile is a part of one long row, or the channel's rows of
-// several items. It stages both rows in shared memory as floats, each element once and the input's halo
-// twice. Threads are cut into groups of whole warps: a group owns 4, 8 or 16 neighbouring taps and keeps
-// their sums in registers, and its lanes share out the positions. With stride and dilation one a lane takes 8
-// or 16 neighbouring positions at a time, for which it reads each element once; otherwise neighbouring lanes
-// take neighbouring positions. Sums are added up by shuffles, then by warps in order, and leave the block
-// once.
+// several items. It stages both rows in shared memory, each element once and the input's halo twice. Threads
+// are cut into groups of whole warps: a group owns 4, 8 or 16 neighbouring taps and keeps their sums in
+// registers, and its lanes share out the positions. With stride and dilation one a lane takes 8 or 16
+// neighbouring positions at a time, for which it reads each element once; otherwise neighbouring lanes take
+// neighbouring positions. Sums are added up by shuffles, then by warps in order, and leave the block once.
 
 #include <type_traits>
 
@@ -19,16 +18,15 @@ namespace {
 
 template <typename T>
 struct RowsGradPass {
-  const T* output_grad;
-  const T* input;
+  Rows<T> output_grad, input;
   float* partial;  // of a part and channel, each tap
   T* direct;       // or null; else the sums are rounded to it
   int kernel, step, dilation, padding;
-  int inputs, outputs;  // of a row
   int batch, channels;
   int tiles, share;  // of a channel, and of a part
   RowsWeightGradPlan plan;
-  FastDivisor segments, chunks, words, grad_words, lanes;  // `chunks`: of a row of a tile
+  FastDivisor segments, chunks, staged, grads_staged,
+      lanes;  // `chunks`: what a lane takes of a row at a time
 };
 
 template <typename T, int kTaps, int kOwn, bool kUnitStep>
@@ -36,7 +34,7 @@ class RowsGradBlock {
  public:
   __device__ explicit RowsGradBlock(const RowsGradPass<T>& pass)
       : pass_(pass),
-        inputs_(shared_memory<float>()),
+        inputs_(shared_memory<T>()),
         output_grads_(inputs_ + pass.plan.rows * pass.plan.pitch),
         part_(static_cast<int>(blockIdx.x) / pass.channels),
         channel_(static_cast<int>(blockIdx.x) - part_ * pass.channels),
@@ -60,10 +58,11 @@ class RowsGradBlock {
   }
 
  private:
-  static constexpr int kPlaces = kUnitStep ? kOwn : 1;  // how elements lie in shared memory
+  // How elements lie in shared memory.
+  static constexpr int kChunks = kUnitStep ? kOwn / kVectorElements<T> : 1;
 
   __device__ void stage(int tile) {
-    constexpr int kBatch = sizeof(T) == 2 ? 5 : 9;
+    constexpr int kBatch = 2;
     const int group = pass_.segments.divide(tile);
     const int first_item = group * pass_.plan.rows;
     first_output_ = (tile - group * pass_.segments.divisor()) * pass_.plan.outputs;
@@ -71,34 +70,33 @@ class RowsGradBlock {
     const auto row_of = [&](int row) {
       return static_cast<int64_t>(first_item + row) * pass_.channels + channel_;
     };
-    const auto input_of = [&](int row) -> RowPart<T> {
-      return {pass_.input + row_of(row) * pass_.inputs, first_output_ * pass_.step - pass_.padding,
-              pass_.inputs};
+    const auto input_of = [&](int row) -> RowPart {
+      return {row_of(row), first_output_ * pass_.step - pass_.padding};
     };
-    const auto grad_of = [&](int row) -> RowPart<T> {
-      return {pass_.output_grad + row_of(row) * pass_.outputs, first_output_, pass_.outputs};
-    };
-    stage_rows<kPlaces, kBatch, T>(inputs_, rows_, pass_.plan.pitch, pass_.words, input_of, [&] {
-      stage_rows<kPlaces, kBatch, T>(output_grads_, rows_, pass_.plan.grad_pitch, pass_.grad_words, grad_of,
-                                     [] {});
+    const auto grad_of = [&](int row) -> RowPart { return {row_of(row), first_output_}; };
+    stage_rows<kChunks, kBatch>(inputs_, rows_, pass_.staged, pass_.input, input_of, [&] {
+      stage_rows<kChunks, kBatch>(output_grads_, rows_, pass_.grads_staged, pass_.output_grad, grad_of,
+                                  [] {});
     });
   }
 
   // Neighbouring positions, whose windows overlap in registers.
   __device__ void add_neighbours(float (&sums)[kTaps]) const {
-    constexpr int kWindow = round_up(kOwn + kTaps - 1, 4);
-    const int outputs = min(pass_.plan.outputs, pass_.outputs - first_output_);
+    constexpr int kVector = kVectorElements<T>, kWindow = round_up(kOwn + kTaps - 1, kVector);
+    const int outputs = min(pass_.plan.outputs, pass_.output_grad.length - first_output_);
     for (int chunk = lane_; chunk < rows_ * pass_.chunks.divisor(); chunk += pass_.plan.lanes) {
       const int row = pass_.chunks.divide(chunk);
       const int first = (chunk - row * pass_.chunks.divisor()) * kOwn;
       float output_grads[kOwn], inputs[kWindow];
 #pragma unroll
-      for (int i = 0; i < kOwn; i += 4) {
-        load_four<kOwn>(output_grads + i, output_grads_ + row * pass_.plan.grad_pitch, first + i);
+      for (int i = 0; i < kOwn; i += kVector) {
+        load_chunk<kChunks>(output_grads + i, output_grads_ + row * pass_.plan.grad_pitch,
+                            (first + i) / kVector);
       }
 #pragma unroll
-      for (int i = 0; i < kWindow; i += 4) {
-        load_four<kOwn>(inputs + i, inputs_ + row * pass_.plan.pitch, first + group_ * kTaps + i);
+      for (int i = 0; i < kWindow; i += kVector) {
+        load_chunk<kChunks>(inputs + i, inputs_ + row * pass_.plan.pitch,
+                            (first + group_ * kTaps + i) / kVector);
       }
 #pragma unroll
       for (int i = 0; i < kOwn; ++i) {
@@ -111,24 +109,26 @@ class RowsGradBlock {
   }
 
   __device__ void add_apart(float (&sums)[kTaps]) const {
-    const int outputs = min(pass_.plan.outputs, pass_.outputs - first_output_);
+    const int outputs = min(pass_.plan.outputs, pass_.output_grad.length - first_output_);
     const int taps = pass_.kernel - group_ * kTaps;
     for (int row = 0; row < rows_; ++row) {
-      const float* const inputs = inputs_ + row * pass_.plan.pitch + group_ * kTaps * pass_.dilation;
-      const float* const output_grads = output_grads_ + row * pass_.plan.grad_pitch;
+      const T* const inputs = inputs_ + row * pass_.plan.pitch + group_ * kTaps * pass_.dilation;
+      const T* const output_grads = output_grads_ + row * pass_.plan.grad_pitch;
 #pragma unroll 2
       for (int position = lane_; position < outputs; position += pass_.plan.lanes) {
-        const float output_grad = output_grads[position];
+        const float output_grad = static_cast<float>(output_grads[position]);
 #pragma unroll
         for (int tap = 0; tap < kTaps; ++tap) {
-          if (tap < taps) sums[tap] += output_grad * inputs[position * pass_.step + tap * pass_.dilation];
+          if (tap < taps)
+            sums[tap] +=
+                output_grad * static_cast<float>(inputs[position * pass_.step + tap * pass_.dilation]);
         }
       }
     }
   }
 
   __device__ void write(float (&sums)[kTaps]) const {
-    float* const of_warps = inputs_;
+    float* const of_warps = reinterpret_cast<float*>(inputs_);
 #pragma unroll
     for (int tap = 0; tap < kTaps; ++tap) {
 #pragma unroll
@@ -153,8 +153,8 @@ class RowsGradBlock {
   }
 
   const RowsGradPass<T>& pass_;
-  float* inputs_;
-  float* output_grads_;
+  T* inputs_;
+  T* output_grads_;
   int part_, channel_, group_, lane_;
   int first_output_ = 0, rows_ = 0;  // of a tile
 };
@@ -170,20 +170,19 @@ template <typename T>
 void launch_rows_weight_grad(const WeightGrad<T>& call) {
   const Geometry& geometry = call.geometry;
   const Extent& width = geometry.width;
-  const RowsWeightGradPlan plan = plan_rows_weight_grad(width, geometry.batch);
+  const int64_t rows = geometry.batch * geometry.channels;
+  const RowsWeightGradPlan plan = plan_rows_weight_grad(width, geometry.batch, sizeof(T));
   const int64_t most =
       parts_of_rows(geometry.channels, most_chunks(geometry, call.layout), current_device().multiprocessors);
   const Chunks parts = make_chunks(plan.tiles, 1, most);
-  const RowsGradPass<T> pass = {call.output_grad,
-                                call.input,
+  const RowsGradPass<T> pass = {{call.output_grad, rows, static_cast<int>(width.output)},
+                                {call.input, rows, static_cast<int>(width.input)},
                                 call.weight_grad.partials(parts.count, call.workspace),
                                 call.weight_grad.direct(parts.count),
                                 static_cast<int>(width.kernel),
                                 static_cast<int>(width.stride),
                                 static_cast<int>(width.dilation),
                                 static_cast<int>(width.padding),
-                                static_cast<int>(width.input),
-                                static_cast<int>(width.output),
                                 static_cast<int>(geometry.batch),
                                 static_cast<int>(geometry.channels),
                                 static_cast<int>(plan.tiles),
@@ -191,8 +190,8 @@ void launch_rows_weight_grad(const WeightGrad<T>& call) {
                                 plan,
                                 FastDivisor(plan.segments),
                                 FastDivisor(plan.outputs / plan.own),
-                                words_of_row<T>(plan.pitch),
-                                words_of_row<T>(plan.grad_pitch),
+                                FastDivisor(plan.pitch / kVectorElements<T>),
+                                FastDivisor(plan.grad_pitch / kVectorElements<T>),
                                 FastDivisor(plan.lanes)};
   const unsigned blocks = grid_of(parts.count * geometry.channels, call.kName);
   const auto launch = [&](auto taps, auto own, auto unit_step) {

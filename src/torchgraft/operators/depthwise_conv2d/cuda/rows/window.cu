@@ -1,10 +1,10 @@
 // Rows with up to 256 taps, stride 1: forward pass and, with the kernel turned around, input gradient.
 //
 // A block owns a tile: a part of one long row, or several short rows. It stages the tile's sources and the
-// weights of its rows in shared memory as floats, each source once and kernel - 1 more at a part's end. A
-// thread owns a chunk of 8 or 16 neighbouring results, which begins where memory is aligned, so that it is
-// stored in vectors. It walks along the taps eight at a time with a window of sources in registers: 16 bytes
-// of shared memory feed 16 or 32 multiply-adds. Sums are float.
+// weights of its rows in shared memory, each source once and kernel - 1 more at a part's end. A thread owns
+// 8 or 16 neighbouring results, which begin where memory is aligned, so that they are stored in vectors. It
+// walks along the taps eight at a time with a window of sources in registers, as floats: three accesses to
+// shared memory feed 64 or 128 multiply-adds. Sums are float.
 
 #include <type_traits>
 
@@ -16,32 +16,35 @@ namespace {
 
 template <typename T>
 struct WindowPass {
-  const T* source;
+  Rows<T> source;
   Rounded<T> weight, bias;
   T* result;
   PassAxis axis;
   bool reversed;  // the taps of a weight
-  int rows;       // of the tensor
   RowsWindowPlan plan;
-  FastDivisor channels, segments, chunks, words, weights;
+  FastDivisor channels, segments, chunks, staged, weights;
 };
 
 template <typename T, int kOwn>
 class WindowBlock {
  public:
+  static constexpr int kChunks = kOwn / kVectorElements<T>;
+
   __device__ explicit WindowBlock(const WindowPass<T>& pass)
-      : pass_(pass), sources_(shared_memory<float>()), weights_(sources_ + pass.plan.rows * pass.plan.pitch) {
+      : pass_(pass),
+        sources_(shared_memory<T>()),
+        weights_(reinterpret_cast<float*>(sources_ + pass.plan.rows * pass.plan.pitch)) {
     const int tile = static_cast<int>(blockIdx.x);
     const int group = pass.segments.divide(tile);
     first_row_ = group * pass.plan.rows;
     first_chunk_ = (tile - group * pass.segments.divisor()) * pass.plan.chunks;
-    rows_ = min(pass.plan.rows, pass.rows - first_row_);
+    rows_ = min(pass.plan.rows, static_cast<int>(pass.source.count) - first_row_);
   }
 
   __device__ void run() {
-    constexpr int kBatch = kOwn / kRowWord<T> + 2;
-    stage_rows<kOwn, kBatch, T>(
-        sources_, rows_, pass_.plan.pitch, pass_.words, [&](int row) { return sources_of(row); },
+    constexpr int kBatch = kChunks + 1;
+    stage_rows<kChunks, kBatch>(
+        sources_, rows_, pass_.staged, pass_.source, [&](int row) { return sources_of(row); },
         [&] { load_weights(); });
     __syncthreads();
     const int row = pass_.chunks.divide(static_cast<int>(threadIdx.x));
@@ -51,10 +54,10 @@ class WindowBlock {
     const float bias = pass_.bias.exists() ? pass_.bias[channel_of(row)] : 0.0f;
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) sums[i] = bias;
-    walk_taps(sums, sources_ + row * pass_.plan.pitch, chunk * kOwn,
+    walk_taps(sums, sources_ + row * pass_.plan.pitch, chunk * kChunks,
               weights_ + row * pass_.plan.weight_pitch);
-    T* result = result_of(row);
-    store_results(result, (first_chunk_ + chunk) * kOwn - misalignment(result), pass_.axis.result, sums);
+    T* result = pass_.result + static_cast<int64_t>(first_row_ + row) * pass_.axis.result;
+    store_results(result, first_result(row) + chunk * kOwn, pass_.axis.result, sums);
   }
 
  private:
@@ -62,13 +65,14 @@ class WindowBlock {
     const int index = first_row_ + row;
     return index - pass_.channels.divide(index) * pass_.channels.divisor();
   }
-  __device__ T* result_of(int row) const {
-    return pass_.result + static_cast<int64_t>(first_row_ + row) * pass_.axis.result;
+  // Of the tile, in a row of the tensor. Results begin where memory is aligned, at most a vector before it.
+  __device__ int first_result(int row) const {
+    const unsigned begin = static_cast<unsigned>(first_row_ + row) * static_cast<unsigned>(pass_.axis.result);
+    const unsigned shift = (begin + misalignment(pass_.result)) % kVectorElements<T>;
+    return first_chunk_ * kOwn - static_cast<int>(shift);
   }
-  __device__ RowPart<T> sources_of(int row) const {
-    const T* source = pass_.source + static_cast<int64_t>(first_row_ + row) * pass_.axis.source;
-    const int first = first_chunk_ * kOwn - misalignment(result_of(row));
-    return {source, first - pass_.axis.padding, pass_.axis.source};
+  __device__ RowPart sources_of(int row) const {
+    return {first_row_ + row, first_result(row) - pass_.axis.padding};
   }
 
   __device__ void load_weights() {
@@ -90,17 +94,21 @@ class WindowBlock {
     }
   }
 
-  __device__ void walk_taps(float (&sums)[kOwn], const float* sources, int first,
-                            const float* weights) const {
+  // `first`: the chunk in which the thread's window begins.
+  __device__ void walk_taps(float (&sums)[kOwn], const T* sources, int first, const float* weights) const {
+    constexpr int kVector = kVectorElements<T>;
     float window[kOwn + kWindowTaps], weight[kWindowTaps];
 #pragma unroll
-    for (int i = 0; i < kOwn; i += 4) load_four<kOwn>(window + i, sources, first + i);
+    for (int i = 0; i < kOwn; i += kVector) {
+      load_chunk<kChunks>(window + i, sources, first + i / kVector);
+    }
     const auto load_next = [&](int tap) {
 #pragma unroll
-      for (int i = 0; i < kWindowTaps; i += 4) {
-        load_four<kOwn>(window + kOwn + i, sources, first + kOwn + tap + i);
-        load_four<1>(weight + i, weights, tap + i);
+      for (int i = 0; i < kWindowTaps; i += kVector) {
+        load_chunk<kChunks>(window + kOwn + i, sources, first + (kOwn + tap + i) / kVector);
       }
+#pragma unroll
+      for (int i = 0; i < kWindowTaps; i += 4) load_chunk<1>(weight + i, weights, (tap + i) / 4);
     };
     int tap = 0;
 #pragma unroll 2
@@ -116,7 +124,7 @@ class WindowBlock {
   }
 
   const WindowPass<T>& pass_;
-  float* sources_;
+  T* sources_;
   float* weights_;
   int first_row_, first_chunk_, rows_;
 };
@@ -139,20 +147,19 @@ void launch_rows_window(const Correlation<T>& call) {
   const auto launch = [&](auto own) {
     constexpr int kOwn = own;
     const RowsWindowPlan plan =
-        plan_rows_window(axis, rows, kOwn, is_aligned_everywhere ? 0 : kVectorElements<T> - 1,
+        plan_rows_window(axis, rows, kOwn, is_aligned_everywhere ? 0 : kVectorElements<T> - 1, sizeof(T),
                          current_device().multiprocessors);
-    const WindowPass<T> pass = {call.source,
+    const WindowPass<T> pass = {{call.source, rows, axis.source},
                                 call.weight,
                                 call.bias,
                                 call.result,
                                 axis,
                                 call.transposed,
-                                static_cast<int>(rows),
                                 plan,
                                 FastDivisor(static_cast<int>(geometry.channels)),
                                 FastDivisor(plan.segments),
                                 FastDivisor(plan.chunks),
-                                words_of_row<T>(plan.pitch),
+                                FastDivisor(plan.pitch / kVectorElements<T>),
                                 FastDivisor(plan.weight_pitch)};
     const unsigned blocks = grid_of(ceil_divide<int64_t>(rows, plan.rows) * plan.segments, call.name());
     require_shared_memory(rows_window_kernel<T, kOwn>, plan.shared_bytes, call.name());
