@@ -67,7 +67,7 @@ struct RowsWindowPlan {
 // `own` results of a chunk; `shift`: elements by which the first chunk may begin before its row.
 inline RowsWindowPlan plan_rows_window(const PassAxis& axis, int64_t rows, int own, int shift,
                                        int element_bytes, int multiprocessors) {
-  constexpr int kThreadsOfManyChunks = 128, kChunksOfMultiprocessor = 1024;
+  constexpr int kChunksOfMultiprocessor = 1024;
   const int chunks = static_cast<int>(ceil_divide(int64_t{axis.result} + shift, int64_t{own}));
   const bool has_many = rows * chunks >= int64_t{multiprocessors} * kChunksOfMultiprocessor;
   RowsWindowPlan plan = {};
@@ -86,13 +86,14 @@ inline RowsWindowPlan plan_rows_window(const PassAxis& axis, int64_t rows, int o
     // Of all threads, those that have a chunk.
     return static_cast<double>(plan.rows) * chunks / (static_cast<double>(plan.segments) * plan.threads);
   };
-  int best = kWindowMostThreads;
+  // Several blocks of a multiprocessor should be at different steps: larger ones only where fewer threads
+  // idle.
+  constexpr int kThreads[] = {128, 160, 192, 224, 256, 96};
+  constexpr double kGain = 1.05;
+  int best = kThreads[0];
   double most = 0;
-  for (int threads = kWindowMostThreads; threads >= (has_many ? kThreadsOfManyChunks : 64);
-       threads -= kRowWarp) {
+  for (const int threads : kThreads) {
     const double share = fill(has_many ? threads : threads / 2);
-    // A few idle threads cost less than smaller blocks do.
-    constexpr double kGain = 1.05;
     if (share <= most * kGain) continue;
     best = threads;
     most = share;
@@ -126,7 +127,8 @@ inline RowsSpreadPlan plan_rows_spread(const Extent& extent, bool transposed, in
   plan.lanes = kRowWarp;
   while (plan.lanes < kSpreadThreads && plan.lanes * kSpreadOutputs < axis.result) plan.lanes *= 2;
   plan.rows = kSpreadThreads / plan.lanes;
-  const int most = plan.lanes * (stride <= 4 || gathers ? kSpreadOutputs : kSpreadOutputs / 2);
+  constexpr int kBytesOfTile = 8 << 10;
+  const int most = std::max(kBytesOfTile / element_bytes / (gathers ? 1 : stride), plan.lanes);
   plan.segments = ceil_divide(axis.result, most);
   plan.results = ceil_divide(axis.result, plan.segments);
   plan.sources = gathers ? (plan.results - 1) / stride + 2 + (axis.kernel - 1) / stride
@@ -166,7 +168,7 @@ struct RowsWeightGradPlan {
 };
 
 inline RowsWeightGradPlan plan_rows_weight_grad(const Extent& extent, int64_t batch, int element_bytes) {
-  constexpr int kOutputs = 1024, kOutputsOfManyTaps = 2048;
+  constexpr int kBytesOfTile = 4 << 10, kBytesOfManyThreads = 8 << 10;  // of output gradients
   const bool is_unit_step = extent.stride == 1 && extent.dilation == 1;
   const int kernel = static_cast<int>(extent.kernel), output = static_cast<int>(extent.output);
   const int stride = static_cast<int>(extent.stride), dilation = static_cast<int>(extent.dilation);
@@ -175,9 +177,8 @@ inline RowsWeightGradPlan plan_rows_weight_grad(const Extent& extent, int64_t ba
   plan.own = plan.taps == 16 ? 16 : 8;
   plan.groups = ceil_divide(kernel, plan.taps);
   plan.lanes = plan.groups == 1 ? 128 : plan.groups == 2 ? 64 : kRowWarp;
-  // Each lane has at least one share of a tile.
-  const int most = std::max(
-      (plan.groups > 2 ? kOutputsOfManyTaps : std::max(plan.lanes * plan.own, kOutputs)) / stride, 128);
+  const int bytes_of_tile = plan.groups > 2 ? kBytesOfManyThreads : kBytesOfTile;
+  const int most = std::max(bytes_of_tile / element_bytes / stride, 128);
   plan.segments = ceil_divide(output, most);
   plan.outputs = round_up(ceil_divide(output, plan.segments), plan.own);
   plan.segments = ceil_divide(output, plan.outputs);

@@ -32,6 +32,37 @@ __device__ __forceinline__ void load_chunk(float* values, const T* row, int chun
   for (int i = 0; i < kVectorElements<T>; ++i) values[i] = packed[i];
 }
 
+// A vector from a position of a row on, of which elements outside of the row become zero.
+template <typename T>
+__device__ __forceinline__ uint4 masked(const uint4& vector, int position, int length) {
+  uint32_t words[4] = {vector.x, vector.y, vector.z, vector.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int first = position + i * static_cast<int>(4 / sizeof(T));
+    if constexpr (sizeof(T) == 2) {
+      words[i] &=
+          (is_inside(first, length) ? 0x0000ffffu : 0) | (is_inside(first + 1, length) ? 0xffff0000u : 0);
+    } else {
+      words[i] = is_inside(first, length) ? words[i] : 0;
+    }
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+// The same vector, loaded element by element.
+template <typename T>
+__device__ uint4 load_singly(const T* row, int position, int length) {
+  float values[kVectorElements<T>];
+#pragma unroll
+  for (int i = 0; i < kVectorElements<T>; ++i) {
+    values[i] = is_inside(position + i, length) ? static_cast<float>(row[position + i]) : 0.0f;
+  }
+  const Packed<T> packed(values);
+  uint4 vector;
+  memcpy(&vector, &packed, sizeof(packed));
+  return vector;
+}
+
 // All rows of a tensor, one behind the other.
 template <typename T>
 struct Rows {
@@ -78,14 +109,13 @@ class RowBatch {
     for (int i = 0; i < kBatch; ++i) {
       if (place_[i] < 0) continue;
       uint4 chunk = shifted(low_[i], high_[i], shift_[i]);
-      if (position_[i] < 0 || position_[i] + kVector > length) chunk = masked(chunk, position_[i], length);
+      if (position_[i] < 0 || position_[i] + kVector > length) chunk = masked<T>(chunk, position_[i], length);
       reinterpret_cast<uint4*>(shared)[place_[i]] = chunk;
     }
   }
 
  private:
   static constexpr int kVector = kVectorElements<T>;
-  static constexpr int kElementsOfWord = 4 / sizeof(T);
 
   __device__ __forceinline__ void load(int i, const Rows<T>& from, const T* row) {
     const auto address = reinterpret_cast<uintptr_t>(row + position_[i]);
@@ -100,14 +130,7 @@ class RowBatch {
       low_[i] = vectors[0];
       if (shift != 0) high_[i] = vectors[1];
     } else {
-      float values[kVector];
-#pragma unroll
-      for (int k = 0; k < kVector; ++k) {
-        const int position = position_[i] + k;
-        values[k] = is_inside(position, from.length) ? static_cast<float>(row[position]) : 0.0f;
-      }
-      const Packed<T> packed(values);
-      memcpy(&low_[i], &packed, sizeof(packed));
+      low_[i] = load_singly(row, position_[i], from.length);
     }
   }
 
@@ -121,21 +144,6 @@ class RowBatch {
     if constexpr (sizeof(T) == 2) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) words[i] = __funnelshift_r(words[i], words[i + 1], (shift & 2) * 8);
-    }
-    return make_uint4(words[0], words[1], words[2], words[3]);
-  }
-
-  __device__ static uint4 masked(const uint4& chunk, int position, int length) {
-    uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int first = position + i * kElementsOfWord;
-      if constexpr (sizeof(T) == 2) {
-        words[i] &=
-            (is_inside(first, length) ? 0x0000ffffu : 0) | (is_inside(first + 1, length) ? 0xffff0000u : 0);
-      } else {
-        words[i] = is_inside(first, length) ? words[i] : 0;
-      }
     }
     return make_uint4(words[0], words[1], words[2], words[3]);
   }

@@ -79,11 +79,16 @@ class SpreadBlock {
 
   __device__ void load_weights() {
     const int pitch = pass_.plan.weight_pitch, kernel = pass_.axis.kernel;
-    for (int i = static_cast<int>(threadIdx.x); i < rows_ * pitch; i += static_cast<int>(blockDim.x)) {
-      const int row = pass_.weights.divide(i), tap = i - row * pitch;
-      const int place = pass_.reversed ? kernel - 1 - tap : tap;
-      weights_[i] = pass_.weight.or_zero(tap < kernel, int64_t{channel_of(row)} * kernel + place);
-    }
+    pass_.weight.with_numbers([&](const auto* numbers) {
+#pragma unroll 4
+      for (int i = static_cast<int>(threadIdx.x); i < rows_ * pitch; i += static_cast<int>(blockDim.x)) {
+        const int row = pass_.weights.divide(i), tap = i - row * pitch;
+        // What is behind the last tap is never used.
+        const int place = min(pass_.reversed ? kernel - 1 - tap : tap, kernel - 1);
+        weights_[i] =
+            static_cast<float>(read_rounded<T>(numbers + int64_t{channel_of(row)} * kernel + max(place, 0)));
+      }
+    });
   }
 
   // Results behind the last one read what the last one reads.
@@ -131,7 +136,7 @@ class SpreadBlock {
 };
 
 template <typename T, bool kGathers>
-__global__ void __launch_bounds__(kSpreadThreads, 5) rows_spread_kernel(SpreadPass<T> pass) {
+__global__ void __launch_bounds__(kSpreadThreads, 5) rows_spread(SpreadPass<T> pass) {
   SpreadBlock<T, kGathers>(pass).run();
 }
 
@@ -162,8 +167,8 @@ void launch_rows_spread(const Correlation<T>& call) {
   const unsigned blocks = grid_of(ceil_divide<int64_t>(rows, plan.rows) * plan.segments, call.name());
   const int threads = plan.rows * plan.lanes;
   const auto launch = [&](auto gathers) {
-    require_shared_memory(rows_spread_kernel<T, gathers>, plan.shared_bytes, call.name());
-    rows_spread_kernel<T, gathers><<<blocks, threads, plan.shared_bytes, call.stream>>>(pass);
+    require_shared_memory(rows_spread<T, gathers>, plan.shared_bytes, call.name());
+    rows_spread<T, gathers><<<blocks, threads, plan.shared_bytes, call.stream>>>(pass);
   };
   if (call.transposed && stride > 1) {
     launch(std::true_type{});

@@ -25,7 +25,7 @@ struct StreamPass {
 };
 
 template <typename T, int kTaps>
-__global__ void __launch_bounds__(kStreamThreads) rows_stream_kernel(StreamPass<T> pass) {
+__global__ void __launch_bounds__(kStreamThreads) rows_stream(StreamPass<T> pass) {
   constexpr int kOwn = kStreamOwn<T>;
   const int thread = static_cast<int>(blockIdx.x) * kStreamThreads + static_cast<int>(threadIdx.x);
   // Behind the last chunk threads go through the last one again, since their neighbours wait for them.
@@ -80,7 +80,7 @@ void launch_rows_stream(const Correlation<T>& call) {
                               FastDivisor(static_cast<int>(geometry.channels))};
   const unsigned blocks = grid_of(ceil_divide(count, kStreamThreads), call.name());
   with_stream_taps(axis.kernel, [&](auto taps) {
-    rows_stream_kernel<T, taps><<<blocks, kStreamThreads, 0, call.stream>>>(pass);
+    rows_stream<T, taps><<<blocks, kStreamThreads, 0, call.stream>>>(pass);
   });
   check_launch(call.name());
 }

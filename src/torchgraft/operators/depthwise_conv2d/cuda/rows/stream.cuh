@@ -123,21 +123,25 @@ class StreamedChunk {
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       const int from = offset + i * kVector;
-      const bool is_whole = place.has(from, kVector), is_loaded = place.can_load(from, kVector);
+      Packed<T> piece = pieces[i];
+      if (!place.has(from, kVector)) piece = partial(piece, row, place, from);
 #pragma unroll
       for (int k = 0; k < kVector; ++k) {
         const int element = i * kVector + k - kSkip;
-        if (element < 0 || element >= kCount) continue;
-        if (is_whole) {
-          values[element] = pieces[i][k];
-        } else {
-          const int position = place.first + from + k;
-          values[element] = !is_inside(position, place.length) ? 0.0f
-                            : is_loaded                        ? pieces[i][k]
-                                                               : static_cast<float>(row[position]);
-        }
+        if (element >= 0 && element < kCount) values[element] = piece[k];
       }
     }
+  }
+
+  // A piece that is partly, or wholly, outside of its row.
+  __device__ static Packed<T> partial(Packed<T> piece, const T* row, const ChunkPlace& place, int from) {
+    uint4 vector;
+    memcpy(&vector, &piece, sizeof(vector));
+    const int first = place.first + from;
+    vector = place.can_load(from, kVector) ? masked<T>(vector, first, place.length)
+                                           : load_singly(row, first, place.length);
+    memcpy(&piece, &vector, sizeof(vector));
+    return piece;
   }
 
   Packed<T> own_[kOwn / kVector];

@@ -118,7 +118,7 @@ class StreamGradBlock {
 
 template <typename T, int kTaps>
 __global__ void __launch_bounds__(kStreamWeightGradThreads, kTaps <= 4 ? 8 : 6)
-    rows_stream_weight_grad_kernel(StreamGradPass<T> pass) {
+    rows_stream_weight_grad(StreamGradPass<T> pass) {
   StreamGradBlock<T, kTaps>(pass).run();
 }
 
@@ -146,7 +146,7 @@ void launch_rows_stream_weight_grad(const WeightGrad<T>& call) {
                                   FastDivisor(chunks)};
   const unsigned blocks = grid_of(parts.count * geometry.channels, call.kName);
   with_stream_taps(geometry.width.kernel, [&](auto taps) {
-    rows_stream_weight_grad_kernel<T, taps><<<blocks, kStreamWeightGradThreads, 0, call.stream>>>(pass);
+    rows_stream_weight_grad<T, taps><<<blocks, kStreamWeightGradThreads, 0, call.stream>>>(pass);
   });
   check_launch(call.kName);
   if (parts.count > 1)

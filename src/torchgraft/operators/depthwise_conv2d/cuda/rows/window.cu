@@ -77,11 +77,16 @@ class WindowBlock {
 
   __device__ void load_weights() {
     const int pitch = pass_.plan.weight_pitch, kernel = pass_.axis.kernel;
-    for (int i = static_cast<int>(threadIdx.x); i < rows_ * pitch; i += static_cast<int>(blockDim.x)) {
-      const int row = pass_.weights.divide(i), tap = i - row * pitch;
-      const int place = pass_.reversed ? kernel - 1 - tap : tap;
-      weights_[i] = pass_.weight.or_zero(tap < kernel, int64_t{channel_of(row)} * kernel + place);
-    }
+    pass_.weight.with_numbers([&](const auto* numbers) {
+#pragma unroll 4
+      for (int i = static_cast<int>(threadIdx.x); i < rows_ * pitch; i += static_cast<int>(blockDim.x)) {
+        const int row = pass_.weights.divide(i), tap = i - row * pitch;
+        // What is behind the last tap is never used.
+        const int place = min(pass_.reversed ? kernel - 1 - tap : tap, kernel - 1);
+        weights_[i] =
+            static_cast<float>(read_rounded<T>(numbers + int64_t{channel_of(row)} * kernel + max(place, 0)));
+      }
+    });
   }
 
   __device__ static void walk_taps_of(float (&sums)[kOwn], const float (&window)[kOwn + kWindowTaps],
@@ -130,8 +135,7 @@ class WindowBlock {
 };
 
 template <typename T, int kOwn>
-__global__ void __launch_bounds__(kWindowMostThreads, kOwn == 8 ? 4 : 3)
-    rows_window_kernel(WindowPass<T> pass) {
+__global__ void __launch_bounds__(kWindowMostThreads, kOwn == 8 ? 4 : 3) rows_window(WindowPass<T> pass) {
   WindowBlock<T, kOwn>(pass).run();
 }
 
@@ -162,8 +166,8 @@ void launch_rows_window(const Correlation<T>& call) {
                                 FastDivisor(plan.pitch / kVectorElements<T>),
                                 FastDivisor(plan.weight_pitch)};
     const unsigned blocks = grid_of(ceil_divide<int64_t>(rows, plan.rows) * plan.segments, call.name());
-    require_shared_memory(rows_window_kernel<T, kOwn>, plan.shared_bytes, call.name());
-    rows_window_kernel<T, kOwn><<<blocks, plan.threads, plan.shared_bytes, call.stream>>>(pass);
+    require_shared_memory(rows_window<T, kOwn>, plan.shared_bytes, call.name());
+    rows_window<T, kOwn><<<blocks, plan.threads, plan.shared_bytes, call.stream>>>(pass);
   };
   if (has_long_windows(axis)) {
     launch(std::integral_constant<int, 16>{});
