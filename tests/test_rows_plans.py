@@ -32,7 +32,7 @@ def ask(tmp_path_factory):
 
 def test_a_long_row_is_cut_into_equal_parts_and_short_rows_share_a_block(ask):
     """A chunk is eight results, and rows whose length is no multiple of a vector have one more, partial at both ends."""
-    assert ask("window", 8, 4096, 4096, 3, 1, 1, 1, 2)["segments"] == 2
+    assert ask("window", 8, 4096, 2048, 3, 1, 1, 1, 2)["segments"] == 2
     assert ask("window", 256, 1024, 48, 7, 1, 3, 1, 2)["chunks"] == 6
     assert ask("window", 256, 1024, 49, 7, 1, 3, 1, 2)["chunks"] == 7
 

@@ -53,6 +53,20 @@ TORCHGRAFT_THRESHOLD(kSmallPlanesElementsOfImage, kSmallPlanesPixels);
 // Below 16 of the 32 images, one for each lane, most lanes of small_planes_whole have none.
 TORCHGRAFT_THRESHOLD(kWholePlanesImages, 16);
 
+// ---------------------------------------------------------------- rows
+
+// Sequences, measured on an H100. With a stride a forward pass or a weight gradient is only computed from
+// rows in shared memory if kernel times stride is no more than this: neighbouring lanes read elements that
+// lie so far apart that they meet the same banks. (24,3075,159,k128,s8) in float16 takes 264 us, and gathered
+// 160.
+TORCHGRAFT_THRESHOLD(kRowsStridedSpan, 256);
+// A weight gradient with a stride of fewer taps is gathered: (8,256,16000,k5,s2) in bfloat16 takes 77 us, and
+// 104 from rows, but (42,385,160,k17,s2) in float32 25 and 23.
+TORCHGRAFT_THRESHOLD(kRowsStridedTaps, 17);
+// So is a weight gradient with a dilation, fewer taps and fewer outputs of a row: (2937,91,164,k5,d2) in
+// bfloat16 takes 165 us, and 281 from rows, but (2,512,2001,k3,d8) 18 and 13.
+TORCHGRAFT_THRESHOLD(kRowsDilatedOutputs, 2000);
+
 // ---------------------------------------------------------------- gathering a weight gradient
 
 // A block begins and ends for each result, so many results are not gathered.

@@ -144,6 +144,8 @@ inline RowsSpreadPlan plan_rows_spread(const Extent& extent, bool transposed, in
 
 // ---------------------------------------------------------------- rows_weight_grad
 
+constexpr int kRowsWeightGradThreads = 512;  // at most
+
 // Taps and positions of a thread, by the taps of a kernel.
 constexpr int rows_weight_grad_taps(int64_t kernel, bool is_unit_step) {
   constexpr int64_t kManyTaps = 128;  // for which eight taps would take more threads than a block should have
@@ -168,7 +170,7 @@ struct RowsWeightGradPlan {
 };
 
 inline RowsWeightGradPlan plan_rows_weight_grad(const Extent& extent, int64_t batch, int element_bytes) {
-  constexpr int kBytesOfTile = 4 << 10, kBytesOfManyThreads = 8 << 10;  // of output gradients
+  constexpr int kOutputs = 1024, kOutputsOfManyTaps = 2048, kLeastOutputs = 128;
   const bool is_unit_step = extent.stride == 1 && extent.dilation == 1;
   const int kernel = static_cast<int>(extent.kernel), output = static_cast<int>(extent.output);
   const int stride = static_cast<int>(extent.stride), dilation = static_cast<int>(extent.dilation);
@@ -177,8 +179,9 @@ inline RowsWeightGradPlan plan_rows_weight_grad(const Extent& extent, int64_t ba
   plan.own = plan.taps == 16 ? 16 : 8;
   plan.groups = ceil_divide(kernel, plan.taps);
   plan.lanes = plan.groups == 1 ? 128 : plan.groups == 2 ? 64 : kRowWarp;
-  const int bytes_of_tile = plan.groups > 2 ? kBytesOfManyThreads : kBytesOfTile;
-  const int most = std::max(bytes_of_tile / element_bytes / stride, 128);
+  // Each lane has at least one share of a tile.
+  const int of_lanes = std::max(plan.lanes * plan.own, kOutputs);
+  const int most = std::max((plan.groups > 2 ? kOutputsOfManyTaps : of_lanes) / stride, kLeastOutputs);
   plan.segments = ceil_divide(output, most);
   plan.outputs = round_up(ceil_divide(output, plan.segments), plan.own);
   plan.segments = ceil_divide(output, plan.outputs);

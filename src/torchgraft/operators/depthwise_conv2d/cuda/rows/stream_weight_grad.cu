@@ -116,8 +116,16 @@ class StreamGradBlock {
   int part_, channel_;
 };
 
+// Blocks for which a multiprocessor has registers, as the compiler is told: more would have to keep some of a
+// thread's next chunk in memory.
 template <typename T, int kTaps>
-__global__ void __launch_bounds__(kStreamWeightGradThreads, kTaps <= 4 ? 8 : 6)
+inline constexpr int kStreamGradBlocks = sizeof(T) == 2 ? (kTaps <= 4 ? 8 : 6)
+                                                        : (kTaps <= 2   ? 8
+                                                           : kTaps <= 4 ? 6
+                                                                        : 5);
+
+template <typename T, int kTaps>
+__global__ void __launch_bounds__(kStreamWeightGradThreads, kStreamGradBlocks<T, kTaps>)
     rows_stream_weight_grad(StreamGradPass<T> pass) {
   StreamGradBlock<T, kTaps>(pass).run();
 }

@@ -62,7 +62,7 @@ class RowsGradBlock {
   static constexpr int kChunks = kUnitStep ? kOwn / kVectorElements<T> : 1;
 
   __device__ void stage(int tile) {
-    constexpr int kBatch = 3;
+    constexpr int kBatch = 2;
     const int group = pass_.segments.divide(tile);
     const int first_item = group * pass_.plan.rows;
     first_output_ = (tile - group * pass_.segments.divisor()) * pass_.plan.outputs;
@@ -159,14 +159,8 @@ class RowsGradBlock {
   int first_output_ = 0, rows_ = 0;  // of a tile
 };
 
-// Up to eight neighbouring taps are one group of threads; others may be sixteen groups of a warp.
-template <int kTaps, bool kUnitStep>
-inline constexpr bool kIsOneGroup = kUnitStep && kTaps <= 8;
-
 template <typename T, int kTaps, int kOwn, bool kUnitStep>
-__global__ void __launch_bounds__(kIsOneGroup<kTaps, kUnitStep> ? 128 : 512,
-                                  kIsOneGroup<kTaps, kUnitStep> ? 7 : 1)
-    rows_weight_grad(RowsGradPass<T> pass) {
+__global__ void __launch_bounds__(kRowsWeightGradThreads) rows_weight_grad(RowsGradPass<T> pass) {
   RowsGradBlock<T, kTaps, kOwn, kUnitStep>(pass).run();
 }
 
