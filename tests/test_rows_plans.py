@@ -31,7 +31,7 @@ def ask(tmp_path_factory):
 
 
 def test_a_long_row_is_cut_into_equal_parts_and_short_rows_share_a_block(ask):
-    """A chunk is eight results, and rows whose length is no multiple of a vector have one more, partial at both ends."""
+    """A chunk is eight results; rows whose length is no multiple of a vector have one more, partial at both ends."""
     assert ask("window", 8, 4096, 2048, 3, 1, 1, 1, 2)["segments"] == 2
     assert ask("window", 256, 1024, 48, 7, 1, 3, 1, 2)["chunks"] == 6
     assert ask("window", 256, 1024, 49, 7, 1, 3, 1, 2)["chunks"] == 7
@@ -65,7 +65,8 @@ def test_every_row_is_covered_by_its_tiles_and_tiles_fit_a_block(ask, kind, elem
             assert plan["pitch"] >= plan["chunks"] * plan["own"] + kernel - 1, sizes
         elif kind == "weight_grad":
             assert plan["segments"] * plan["outputs"] >= results, sizes
-            assert plan["taps"] * plan["groups"] >= kernel and plan["groups"] * plan["lanes"] <= 512, sizes
+            assert plan["taps"] * plan["groups"] >= kernel, sizes
+            assert plan["groups"] * plan["lanes"] <= 512, sizes
             assert plan["tiles"] == plan["segments"] * -(-16 // plan["rows"]), sizes
         else:
             assert plan["segments"] * plan["results"] >= results, sizes
