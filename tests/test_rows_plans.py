@@ -73,3 +73,10 @@ def test_every_row_is_covered_by_its_tiles_and_tiles_fit_a_block(ask, kind, elem
             assert plan["lanes"] * plan["rows"] <= 256, sizes
         # A tile that is larger than the share of a block is one row, which supports.h looks at.
         assert plan["bytes"] <= 24 * KIB or plan.get("rows") == 1, sizes
+
+
+@pytest.mark.parametrize(("length", "lanes", "rows"), [(8, 4, 64), (16, 4, 64), (17, 8, 32), (1024, 256, 1)])
+def test_short_rows_with_a_dilation_share_warps(ask, length, lanes, rows):
+    """Lanes have four results each, so that few of them compute what is not there."""
+    plan = ask("spread", 64, 512, length, 3, 1, 2, 2, 2)
+    assert (plan["lanes"], plan["rows"]) == (lanes, rows)

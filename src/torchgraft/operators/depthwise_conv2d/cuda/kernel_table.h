@@ -40,7 +40,7 @@ inline constexpr bool kFloatElements = std::is_same_v<T, float>;
       supports_rows_window, always)                                                                                    \
   ROW(rows_spread, launch_rows_spread, kFastElements, "(B, C, L), strides up to 8, any dilation",                      \
       "every source is read once; neighbouring lanes own neighbouring results",                                        \
-      supports_rows_spread, rows_spread_pays)                                                                          \
+      supports_rows_spread, always)                                                                                    \
   ROW(small_planes_correlate, launch_small_planes_correlate, kFastElements,                                           \
       "NCHW, 7 x 7, 14 x 14 and 28 x 28, k = 3, 5, 7, stride 1",                                                      \
       "planes are moved whole, sixteen bytes at a time",                                                              \

@@ -117,20 +117,10 @@ inline bool small_planes_weight_grad_pays(const Problem& problem) {
 
 // ---------------------------------------------------------------- rows
 
-// Whether neighbouring lanes of a kernel of rows read elements that are near each other.
-inline bool rows_are_near(const Geometry& geometry) {
-  return !is_strided(geometry) || geometry.width.kernel * geometry.width.stride <= kRowsStridedSpan;
-}
-
-inline bool rows_spread_pays(const Problem& problem) {
-  return problem.transposed || rows_are_near(problem.geometry);
-}
-
 inline bool rows_weight_grad_pays(const Problem& problem) {
   const Geometry& geometry = problem.geometry;
-  if (is_unit_step(geometry)) return true;
   const bool has_long_rows = !is_strided(geometry) && geometry.width.output >= kRowsDilatedOutputs;
-  return has_long_rows || (geometry.width.kernel >= kRowsStridedTaps && rows_are_near(geometry));
+  return is_unit_step(geometry) || has_long_rows || geometry.width.kernel >= kRowsApartTaps;
 }
 
 // ---------------------------------------------------------------- tensor cores

@@ -55,16 +55,12 @@ TORCHGRAFT_THRESHOLD(kWholePlanesImages, 16);
 
 // ---------------------------------------------------------------- rows
 
-// Sequences, measured on an H100. With a stride a forward pass or a weight gradient is only computed from
-// rows in shared memory if kernel times stride is no more than this: neighbouring lanes read elements that
-// lie so far apart that they meet the same banks. (24,3075,159,k128,s8) in float16 takes 264 us, and gathered
-// 160.
-TORCHGRAFT_THRESHOLD(kRowsStridedSpan, 256);
-// A weight gradient with a stride of fewer taps is gathered: (8,256,16000,k5,s2) in bfloat16 takes 77 us, and
-// 104 from rows, but (42,385,160,k17,s2) in float32 25 and 23.
-TORCHGRAFT_THRESHOLD(kRowsStridedTaps, 17);
-// So is a weight gradient with a dilation, fewer taps and fewer outputs of a row: (2937,91,164,k5,d2) in
-// bfloat16 takes 165 us, and 281 from rows, but (2,512,2001,k3,d8) 18 and 13.
+// Sequences, measured on an H100. A weight gradient with a stride or a dilation and fewer taps is gathered:
+// (8,256,16000,k5,s2) in bfloat16 takes 77 us, and 104 from rows. With more taps halves would go to
+// diagonals: (2,305,1944,k15,s2) takes 65 us there, and PyTorch 19.
+TORCHGRAFT_THRESHOLD(kRowsApartTaps, 8);
+// Long rows with a dilation are not gathered: (2937,91,164,k5,d2) in bfloat16 takes 165 us gathered and 281
+// from rows, but (2,512,2001,k3,d8) 18 and 13.
 TORCHGRAFT_THRESHOLD(kRowsDilatedOutputs, 2000);
 
 // ---------------------------------------------------------------- gathering a weight gradient

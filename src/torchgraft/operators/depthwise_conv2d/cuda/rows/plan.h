@@ -124,13 +124,13 @@ inline RowsSpreadPlan plan_rows_spread(const Extent& extent, bool transposed, in
   const bool gathers = transposed && extent.stride > 1;  // a result takes every stride-th tap
   const int stride = static_cast<int>(extent.stride), dilation = static_cast<int>(extent.dilation);
   RowsSpreadPlan plan = {};
-  plan.lanes = kRowWarp;
-  while (plan.lanes < kSpreadThreads && plan.lanes * kSpreadOutputs < axis.result) plan.lanes *= 2;
-  plan.rows = kSpreadThreads / plan.lanes;
-  constexpr int kBytesOfTile = 8 << 10;
-  const int most = std::max(kBytesOfTile / element_bytes / (gathers ? 1 : stride), plan.lanes);
+  constexpr int kBytesOfTile = 8 << 10, kLeastResults = 128, kLeastLanes = 4;
+  const int most = std::max(kBytesOfTile / element_bytes / (gathers ? 1 : stride), kLeastResults);
   plan.segments = ceil_divide(axis.result, most);
   plan.results = ceil_divide(axis.result, plan.segments);
+  plan.lanes = kLeastLanes;
+  while (plan.lanes < kSpreadThreads && plan.lanes * kSpreadOutputs < plan.results) plan.lanes *= 2;
+  plan.rows = kSpreadThreads / plan.lanes;
   plan.sources = gathers ? (plan.results - 1) / stride + 2 + (axis.kernel - 1) / stride
                          : (plan.results - 1) * stride + (axis.kernel - 1) * dilation + 1;
   plan.pitch = row_pitch(plan.sources, element_bytes);
