@@ -3,6 +3,7 @@
 // Threads own the chunks of all rows in order, 32 bytes each: every source is read once, in vectors, and
 // every result is written once, in vectors. Halos come from neighbouring lanes (stream.cuh); nothing goes
 // through shared memory, and no thread waits for another warp. Weights are in registers, and sums are float.
+// On an H100 (8,4096,2048,k4) in bfloat16 takes 94 us, and a copy of as many bytes 90.
 
 #include "../problem.cuh"
 #include "stream.cuh"
