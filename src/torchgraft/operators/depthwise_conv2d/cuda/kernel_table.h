@@ -32,6 +32,15 @@ inline constexpr bool kFloatElements = std::is_same_v<T, float>;
 // clang-format off
 // Forward pass and input gradient.
 #define TORCHGRAFT_DEPTHWISE_CORRELATIONS(ROW)                                                                        \
+  ROW(rows_stream, launch_rows_stream, kFastElements, "(B, C, L), k <= 8, stride 1, length kept",                      \
+      "rows are streams: neighbouring lanes exchange halos, all accesses are vectors",                                 \
+      supports_rows_stream, always)                                                                                    \
+  ROW(rows_window, launch_rows_window, kFastElements, "(B, C, L), k <= 256, stride 1",                                 \
+      "every source is read once; a window of them slides along the taps in registers",                                \
+      supports_rows_window, always)                                                                                    \
+  ROW(rows_spread, launch_rows_spread, kFastElements, "(B, C, L), strides up to 8, any dilation",                      \
+      "every source is read once; neighbouring lanes own neighbouring results",                                        \
+      supports_rows_spread, always)                                                                                    \
   ROW(small_planes_correlate, launch_small_planes_correlate, kFastElements,                                           \
       "NCHW, 7 x 7, 14 x 14 and 28 x 28, k = 3, 5, 7, stride 1",                                                      \
       "planes are moved whole, sixteen bytes at a time",                                                              \
@@ -86,6 +95,14 @@ inline constexpr bool kFloatElements = std::is_same_v<T, float>;
   ROW(gather_any, launch_gather_any, kAnyElements, "anything", "sizes beyond 32 bits", always, always)
 
 #define TORCHGRAFT_DEPTHWISE_WEIGHT_GRADS(ROW)                                                                        \
+  ROW(rows_stream_weight_grad, launch_rows_stream_weight_grad, kFastElements,                                          \
+      "(B, C, L), k <= 8, stride 1, length kept",                                                                      \
+      "both rows are streams; all taps are summed in registers",                                                       \
+      supports_rows_stream, always)                                                                                    \
+  ROW(rows_weight_grad, launch_rows_weight_grad, kFastElements,                                                        \
+      "(B, C, L), k <= 256, strides up to 8, any dilation",                                                            \
+      "both rows are read once; warps share out taps, lanes positions",                                                \
+      supports_rows_weight_grad, rows_weight_grad_pays)                                                                \
   ROW(small_planes_weight_grad, launch_small_planes_weight_grad, kFastElements,                                       \
       "NCHW, 7 x 7, 14 x 14 and 28 x 28, k = 3, 5, 7, stride 1",                                                      \
       "planes are moved whole, sixteen bytes at a time",                                                              \

@@ -115,6 +115,14 @@ inline bool small_planes_weight_grad_pays(const Problem& problem) {
   return has_many_images_of_small_planes(problem) && !gathers_weight_grad(problem);
 }
 
+// ---------------------------------------------------------------- rows
+
+inline bool rows_weight_grad_pays(const Problem& problem) {
+  const Geometry& geometry = problem.geometry;
+  const bool has_long_rows = !is_strided(geometry) && geometry.width.output >= kRowsDilatedOutputs;
+  return is_unit_step(geometry) || has_long_rows || geometry.width.kernel >= kRowsApartTaps;
+}
+
 // ---------------------------------------------------------------- tensor cores
 
 // Whether it pays to bring halves to tensor cores: multiply-adds would take longer than memory.

@@ -6,6 +6,7 @@
 #include "bands/supports.h"
 #include "diagonals/supports.h"
 #include "gather/supports.h"
+#include "rows/supports.h"
 #include "slide/supports.h"
 #include "small_planes/supports.h"
 #include "strips/supports.h"

@@ -53,6 +53,16 @@ TORCHGRAFT_THRESHOLD(kSmallPlanesElementsOfImage, kSmallPlanesPixels);
 // Below 16 of the 32 images, one for each lane, most lanes of small_planes_whole have none.
 TORCHGRAFT_THRESHOLD(kWholePlanesImages, 16);
 
+// ---------------------------------------------------------------- rows
+
+// Sequences, measured on an H100. A weight gradient with a stride or a dilation and fewer taps is gathered:
+// (8,256,16000,k5,s2) in bfloat16 takes 77 us, and 104 from rows. With more taps halves would go to
+// diagonals: (2,305,1944,k15,s2) takes 65 us there, and PyTorch 19.
+TORCHGRAFT_THRESHOLD(kRowsApartTaps, 8);
+// Long rows with a dilation are not gathered: (2937,91,164,k5,d2) in bfloat16 takes 165 us gathered and 281
+// from rows, but (2,512,2001,k3,d8) 18 and 13.
+TORCHGRAFT_THRESHOLD(kRowsDilatedOutputs, 2000);
+
 // ---------------------------------------------------------------- gathering a weight gradient
 
 // A block begins and ends for each result, so many results are not gathered.
