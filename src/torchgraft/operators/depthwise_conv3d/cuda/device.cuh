@@ -18,13 +18,18 @@ class CudaVolumes {
  public:
   explicit CudaVolumes(const Tensor& tensor) : scope_(tensor) {}
 
+  // The forward pass and the input gradient of a convolution take the same layout.
   template <typename T>
-  Layout layout(const Geometry&, Layout) const {
-    return Layout::contiguous;
+  Layout layout(const Geometry& geometry, Layout asked) const {
+    const bool as_given = volumes::supports_channels_last(
+        problem_of<T>(geometry, /*transposed=*/true, asked == Layout::channels_last));
+    return as_given ? asked : Layout::contiguous;
   }
   template <typename T>
-  std::pair<Layout, int64_t> arrange_weight_grad(const Geometry& geometry, Layout) const {
-    return {Layout::contiguous, geometry.channels};
+  std::pair<Layout, int64_t> arrange_weight_grad(const Geometry& geometry, Layout asked) const {
+    const bool as_given = volumes::supports_channels_last_weight_grad(
+        problem_of<T>(geometry, /*transposed=*/false, asked == Layout::channels_last));
+    return {as_given ? asked : Layout::contiguous, geometry.channels};
   }
   Tensor to_layout(const Tensor& tensor, Layout layout) const {
     return torchgraft::to_layout(tensor, layout, scope_.stream());
@@ -42,45 +47,52 @@ class CudaVolumes {
 
   template <typename T>
   void forward(const T* input, const Tensor& weight, const std::optional<Tensor>& bias, T* output,
-               const Geometry& geometry, Layout) const {
+               const Geometry& geometry, Layout layout) const {
     correlate<T>({input, numbers_of<T>(weight), bias ? numbers_of<T>(*bias) : cuda::Rounded<T>(), output,
-                  geometry, /*transposed=*/false, scope_.stream()});
+                  geometry, /*transposed=*/false, scope_.stream()},
+                 layout);
   }
   template <typename T>
   void input_grad(const T* output_grad, const Tensor& weight, T* input_grad, const Geometry& geometry,
-                  Layout) const {
+                  Layout layout) const {
     correlate<T>({output_grad, numbers_of<T>(weight), cuda::Rounded<T>(), input_grad, geometry,
-                  /*transposed=*/true, scope_.stream()});
+                  /*transposed=*/true, scope_.stream()},
+                 layout);
   }
   template <typename T, typename R>
-  void weight_grad(const T* output_grad, const T* input, R* weight_grad, const Geometry& geometry, Layout,
-                   const Tensor& like) const {
+  void weight_grad(const T* output_grad, const T* input, R* weight_grad, const Geometry& geometry,
+                   Layout layout, const Tensor& like) const {
     const volumes::WeightGrad<T> pass = {output_grad, input, geometry, like, scope_.stream()};
-    const volumes::Partials partials = partials_of(pass);
+    const volumes::Partials partials = partials_of(pass, layout);
     sum_partials<R>(data_of<accumulate_t<T>>(partials.memory), partials.parts,
                     geometry.output_channels() * geometry.taps(), weight_grad, scope_.stream(), pass.kName);
   }
 
  private:
   template <typename T>
-  static volumes::Problem problem_of(const Geometry& geometry, bool transposed) {
-    return {geometry, transposed, static_cast<int>(sizeof(T))};
+  static volumes::Problem problem_of(const Geometry& geometry, bool transposed, bool channels_last) {
+    return {geometry, transposed, channels_last, static_cast<int>(sizeof(T))};
   }
 
   template <typename T>
-  static void correlate(const volumes::Correlation<T>& pass) {
-    const volumes::Rule& rule =
-        choose(volumes::kCorrelationRules, problem_of<T>(pass.geometry, pass.transposed));
+  static void correlate(const volumes::Correlation<T>& pass, Layout layout) {
+    const volumes::Problem problem =
+        problem_of<T>(pass.geometry, pass.transposed, layout == Layout::channels_last);
+    const volumes::Kernel kernel = choose(volumes::kCorrelationRules, problem).kernel;
     if constexpr (!std::is_same_v<T, double>) {
-      if (rule.kernel == volumes::Kernel::sweep) return volumes::launch_sweep(pass);
+      if (kernel == volumes::Kernel::channels_last) return volumes::launch_channels_last(pass);
+      if (kernel == volumes::Kernel::sweep) return volumes::launch_sweep(pass);
     }
     volumes::launch_any(pass);
   }
   template <typename T>
-  static volumes::Partials partials_of(const volumes::WeightGrad<T>& pass) {
-    const volumes::Rule& rule = choose(volumes::kWeightGradRules, problem_of<T>(pass.geometry, false));
+  static volumes::Partials partials_of(const volumes::WeightGrad<T>& pass, Layout layout) {
+    const volumes::Problem problem =
+        problem_of<T>(pass.geometry, /*transposed=*/false, layout == Layout::channels_last);
+    const volumes::Kernel kernel = choose(volumes::kWeightGradRules, problem).kernel;
     if constexpr (!std::is_same_v<T, double>) {
-      if (rule.kernel == volumes::Kernel::sweep) return volumes::launch_sweep_weight_grad(pass);
+      if (kernel == volumes::Kernel::channels_last) return volumes::launch_channels_last_weight_grad(pass);
+      if (kernel == volumes::Kernel::sweep) return volumes::launch_sweep_weight_grad(pass);
     }
     return volumes::launch_any_weight_grad(pass);
   }

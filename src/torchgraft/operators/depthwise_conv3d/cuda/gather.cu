@@ -7,6 +7,8 @@
 
 #include <torchgraft/device.cuh>
 
+#include <numeric>
+
 namespace torchgraft::depthwise::volumes {
 namespace {
 
@@ -18,32 +20,64 @@ constexpr int kTapsOfBlock = 8;
 struct GatherParameters {
   Geometry geometry;
   int64_t results;
+  int64_t tap_steps[3];  // along depth, height and width
 };
 
-// Calls use(source, tap) for each tap of one direction that a result has, with the place of its source.
-template <bool kTransposed, typename Use>
-__device__ void for_each_tap(const Extent& extent, int64_t result, const Use& use) {
-  for (int64_t tap = 0; tap < extent.kernel; ++tap) {
-    if constexpr (kTransposed) {
-      const int64_t place = result + extent.padding - tap * extent.dilation;
-      if (place < 0) return;
-      const int64_t source = extent.stride == 1 ? place : place / extent.stride;
-      if (source < extent.output && source * extent.stride == place) use(source, tap);
-    } else {
-      const int64_t source = extent.position(result, tap);
-      if (source >= extent.input) return;
-      if (source >= 0) use(source, tap);
-    }
-  }
-}
+// The sources of one direction that count for a result: `count` of them, from a first one in steps, and the
+// taps by which they do. Index holds every offset within a volume.
+template <typename Index>
+struct Line {
+  Index source, source_step, tap, tap_step, count;
 
-template <typename T, bool kTransposed>
+  // The sources of a forward pass.
+  __device__ static Line of_output(const Extent& extent, Index result) {
+    const Index dilation = static_cast<Index>(extent.dilation), input = static_cast<Index>(extent.input);
+    const Index first = result * static_cast<Index>(extent.stride) - static_cast<Index>(extent.padding);
+    const Index tap = first >= 0 ? 0 : (-first + dilation - 1) / dilation;
+    const Index source = first + tap * dilation;
+    const Index inside = source < input ? (input - source + dilation - 1) / dilation : 0;
+    return {source, dilation, tap, 1, max(min(static_cast<Index>(extent.kernel) - tap, inside), Index{0})};
+  }
+
+  // The sources of an input gradient, which are outputs: every tap_step-th tap falls on one.
+  __device__ static Line of_input(const Extent& extent, Index result, Index tap_step) {
+    const Index dilation = static_cast<Index>(extent.dilation), stride = static_cast<Index>(extent.stride);
+    const Index output = static_cast<Index>(extent.output), kernel = static_cast<Index>(extent.kernel);
+    const Index place = result + static_cast<Index>(extent.padding);
+    Index tap = 0;
+    while (tap < tap_step && (place - tap * dilation) % stride != 0) ++tap;
+    if (tap == tap_step || place < tap * dilation) return {};
+    // The larger a tap is, the further in front lies its source; the first ones may lie behind the last.
+    const Index source_step = tap_step * dilation / stride;
+    Index source = (place - tap * dilation) / stride;
+    const Index behind = source < output ? 0 : (source - output) / source_step + 1;
+    source -= behind * source_step;
+    tap += behind * tap_step;
+    if (source < 0 || tap >= kernel) return {};
+    const Index taps = (kernel - tap + tap_step - 1) / tap_step;
+    return {source, -source_step, tap, tap_step, min(taps, source / source_step + 1)};
+  }
+};
+
+template <typename T, bool kTransposed, typename Index>
 __global__ void __launch_bounds__(kThreads)
     gather_volumes(const T* __restrict__ source, Rounded<T> weight, Rounded<T> bias, T* __restrict__ result,
                    const __grid_constant__ GatherParameters parameters) {
   using A = accumulate_t<T>;
   const Geometry& geometry = parameters.geometry;
   const Extent &depth = geometry.depth, &height = geometry.height, &width = geometry.width;
+  const auto line_of = [&](const Extent& extent, int64_t at, int direction) {
+    if constexpr (kTransposed) {
+      return Line<Index>::of_input(extent, static_cast<Index>(at),
+                                   static_cast<Index>(parameters.tap_steps[direction]));
+    } else {
+      return Line<Index>::of_output(extent, static_cast<Index>(at));
+    }
+  };
+  const auto sources = [](const Extent& extent) { return kTransposed ? extent.output : extent.input; };
+  const auto results = [](const Extent& extent) { return kTransposed ? extent.input : extent.output; };
+  const Index rows = static_cast<Index>(sources(height)), columns = static_cast<Index>(sources(width));
+  const Index tall = static_cast<Index>(height.kernel), wide = static_cast<Index>(width.kernel);
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; index < parameters.results;
        index += step) {
@@ -56,28 +90,33 @@ __global__ void __launch_bounds__(kThreads)
       rest = quotient;
       return at;
     };
-    const int64_t column = next(kTransposed ? width.input : width.output);
-    const int64_t row = next(kTransposed ? height.input : height.output);
-    const int64_t plane = next(kTransposed ? depth.input : depth.output);
+    const Line<Index> across = line_of(width, next(results(width)), 2);
+    const Line<Index> down = line_of(height, next(results(height)), 1);
+    const Line<Index> deep = line_of(depth, next(results(depth)), 0);
     const int64_t channel = next(kTransposed ? geometry.channels : geometry.output_channels());
     const int64_t image = rest;
-    const int64_t rows = kTransposed ? height.output : height.input;
-    const int64_t columns = kTransposed ? width.output : width.input;
-    const int64_t planes = kTransposed ? depth.output : depth.input;
 
     A sum = kTransposed ? A{0} : bias.or_zero(true, channel);
     const auto add_volume = [&](int64_t source_volume, int64_t weight_channel) {
-      const T* const volume = source + source_volume * planes * rows * columns;
-      for_each_tap<kTransposed>(depth, plane, [&](int64_t source_plane, int64_t depth_tap) {
-        for_each_tap<kTransposed>(height, row, [&](int64_t source_row, int64_t height_tap) {
-          const T* const of_row = volume + (source_plane * rows + source_row) * columns;
-          const Rounded<T> taps =
-              weight +
-              ((weight_channel * depth.kernel + depth_tap) * height.kernel + height_tap) * width.kernel;
-          for_each_tap<kTransposed>(width, column, [&](int64_t source_column, int64_t width_tap) {
-            sum += static_cast<A>(of_row[source_column]) * taps[width_tap];
-          });
-        });
+      const T* const volume = source + source_volume * sources(depth) * sources(height) * sources(width);
+      weight.with_numbers([&](const auto* numbers) {
+        const auto* const kernel = numbers + weight_channel * geometry.taps();
+        for (Index i = 0; i < deep.count; ++i) {
+          const Index first_row = (deep.source + i * deep.source_step) * rows;
+          const Index first_tap_row = (deep.tap + i * deep.tap_step) * tall;
+          for (Index j = 0; j < down.count; ++j) {
+            const Index row = first_row + down.source + j * down.source_step;
+            const Index tap_row = first_tap_row + down.tap + j * down.tap_step;
+            const T* place = volume + row * columns + across.source;
+            const auto* tap = kernel + tap_row * wide + across.tap;
+#pragma unroll 4
+            for (Index k = 0; k < across.count; ++k) {
+              sum += static_cast<A>(*place) * static_cast<A>(cuda::read_rounded<T>(tap));
+              place += across.source_step;
+              tap += across.tap_step;
+            }
+          }
+        }
       });
     };
     if constexpr (kTransposed) {
@@ -94,11 +133,10 @@ __global__ void __launch_bounds__(kThreads)
 
 struct GatherWeightGradParameters {
   Geometry geometry;
-  int64_t tap_groups;           // of a channel
   int64_t rows, rows_of_block;  // of the output gradient of one channel, in all images and planes
 };
 
-template <typename T>
+template <typename T, typename Index>
 __global__ void __launch_bounds__(kThreads)
     gather_volumes_weight_grad(const T* __restrict__ output_grad, const T* __restrict__ input,
                                accumulate_t<T>* __restrict__ partials,
@@ -135,12 +173,17 @@ __global__ void __launch_bounds__(kThreads)
                      height.input +
                  input_row) *
                     width.input;
-    for (int64_t column = lane; column < width.output; column += kLanes) {
+    const Index stride = static_cast<Index>(width.stride), dilation = static_cast<Index>(width.dilation);
+    const Index taps = static_cast<Index>(min(width.kernel - first_tap, int64_t{kTapsOfBlock}));
+    const Index columns = static_cast<Index>(width.output), input_columns = static_cast<Index>(width.input);
+    const Index origin = static_cast<Index>(first_tap) * dilation - static_cast<Index>(width.padding);
+    for (Index column = lane; column < columns; column += kLanes) {
       const A grad = static_cast<A>(grads[column]);
+      const Index first_column = column * stride + origin;
 #pragma unroll
       for (int i = 0; i < kTapsOfBlock; ++i) {
-        const int64_t input_column = width.position(column, first_tap + i);
-        if (first_tap + i < width.kernel && input_column >= 0 && input_column < width.input) {
+        const Index input_column = first_column + i * dilation;
+        if (i < taps && input_column >= 0 && input_column < input_columns) {
           sums[i] += grad * static_cast<A>(inputs[input_column]);
         }
       }
@@ -172,16 +215,22 @@ void launch_any(const Correlation<T>& pass) {
   const Geometry& geometry = pass.geometry;
   const int64_t results = geometry.batch * pass.result_channels() *
                           (pass.transposed ? geometry.input_pixels() : geometry.output_pixels());
-  const GatherParameters parameters = {geometry, results};
+  // From tap to tap of those that meet one result of an input gradient.
+  const auto tap_step = [](const Extent& extent) {
+    return extent.stride / std::gcd(extent.stride, extent.dilation);
+  };
+  const GatherParameters parameters = {
+      geometry, results, {tap_step(geometry.depth), tap_step(geometry.height), tap_step(geometry.width)}};
   constexpr int64_t kMostBlocks = int64_t{1} << 30;
   const unsigned grid = grid_of(std::min(ceil_divide<int64_t>(results, kThreads), kMostBlocks), pass.name());
-  if (pass.transposed) {
-    gather_volumes<T, true>
+  const auto launch = [&]<bool kTransposed, typename Index>() {
+    gather_volumes<T, kTransposed, Index>
         <<<grid, kThreads, 0, pass.stream>>>(pass.source, pass.weight, pass.bias, pass.result, parameters);
-  } else {
-    gather_volumes<T, false>
-        <<<grid, kThreads, 0, pass.stream>>>(pass.source, pass.weight, pass.bias, pass.result, parameters);
-  }
+  };
+  const auto launch_with = [&]<typename Index>(Tag<Index>) {
+    pass.transposed ? launch.template operator()<true, Index>() : launch.template operator()<false, Index>();
+  };
+  offsets_fit_32(geometry) ? launch_with(Tag<int>()) : launch_with(Tag<int64_t>());
   check_launch(pass.name());
 }
 
@@ -203,9 +252,13 @@ Partials launch_any_weight_grad(const WeightGrad<T>& pass) {
   const Partials partials = {
       empty_workspace<A>(parts * geometry.output_channels() * geometry.taps(), pass.like),
       static_cast<int>(parts)};
-  const GatherWeightGradParameters parameters = {geometry, groups, rows, rows_of_block};
-  gather_volumes_weight_grad<T><<<grid_of(blocks_of_part * parts, kName), kThreads, 0, pass.stream>>>(
-      pass.output_grad, pass.input, static_cast<A*>(partials.memory.mutable_data_ptr()), parameters);
+  const GatherWeightGradParameters parameters = {geometry, rows, rows_of_block};
+  const unsigned grid = grid_of(blocks_of_part * parts, kName);
+  const auto launch = [&]<typename Index>(Tag<Index>) {
+    gather_volumes_weight_grad<T, Index><<<grid, kThreads, 0, pass.stream>>>(
+        pass.output_grad, pass.input, static_cast<A*>(partials.memory.mutable_data_ptr()), parameters);
+  };
+  offsets_fit_32(geometry) ? launch(Tag<int>()) : launch(Tag<int64_t>());
   check_launch(kName);
   return partials;
 }

@@ -1,5 +1,5 @@
-// The arguments of the kernels of volumes, and their launchers. Volumes are contiguous, the batch is not
-// empty, weights are contiguous. Everything is enqueued on a stream.
+// The arguments of the kernels of volumes, and their launchers. Volumes are dense in the layout that a kernel
+// takes, the batch is not empty, weights are contiguous. Everything is enqueued on a stream.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -32,7 +32,6 @@ struct Correlation {
   int64_t result_channels() const { return transposed ? geometry.channels : geometry.output_channels(); }
 };
 
-// R is T or, for halves, float.
 template <typename T>
 struct WeightGrad {
   static constexpr const char* kName = "depthwise_conv3d_weight_grad";
@@ -54,9 +53,13 @@ struct Partials {
 template <typename T>
 void launch_sweep(const Correlation<T>& pass);
 template <typename T>
+void launch_channels_last(const Correlation<T>& pass);
+template <typename T>
 void launch_any(const Correlation<T>& pass);
 template <typename T>
 Partials launch_sweep_weight_grad(const WeightGrad<T>& pass);
+template <typename T>
+Partials launch_channels_last_weight_grad(const WeightGrad<T>& pass);
 template <typename T>
 Partials launch_any_weight_grad(const WeightGrad<T>& pass);
 

@@ -8,6 +8,7 @@
 
 #include <torchgraft/async_copy.cuh>
 #include <torchgraft/cuda.cuh>
+#include <torchgraft/device.cuh>
 #include <torchgraft/packed.cuh>
 
 #include <bit>
@@ -21,24 +22,36 @@ struct StagedPlanes {
   int rows, columns;       // of a plane in memory
   int staged_rows, pitch;  // of a tile in shared memory
   int piece_bytes;
-  FastDivisor pieces, rows_of_pack;
+  int lane_bits;           // 2 to this power are the threads that copy a row
+  FastDivisor rows_of_pack;
 
   StagedPlanes() = default;
   template <typename T>
   static StagedPlanes of(const T* memory, int64_t rows, int64_t columns, const TileSizes& tile) {
     constexpr int kAlignment = 16;
     const int alignment = is_aligned(memory, kAlignment) ? kAlignment : is_aligned(memory, 4) ? 4 : 1;
-    StagedPlanes planes;
+    StagedPlanes planes = {};
     planes.rows = static_cast<int>(rows);
     planes.columns = static_cast<int>(columns);
     planes.staged_rows = tile.rows;
     planes.pitch = tile.pitch;
     planes.piece_bytes = piece_of_rows(columns, sizeof(T), alignment);
-    planes.pieces = FastDivisor(tile.pitch * static_cast<int>(sizeof(T)) / planes.piece_bytes);
+    const int64_t pieces = ceil_divide(std::min<int64_t>(columns, tile.pitch) * static_cast<int>(sizeof(T)),
+                                       planes.piece_bytes);
+    while (1 << planes.lane_bits < std::min<int64_t>(pieces, kWarpThreads)) ++planes.lane_bits;
     planes.rows_of_pack = FastDivisor(tile.rows);
     return planes;
   }
 };
+
+template <typename... Arguments>
+Occupancy occupancy_of(void (*kernel)(Arguments...), int threads, int64_t shared_bytes) {
+  const Device& device = current_device();
+  const int64_t by_threads = resident_blocks(kernel, threads) / device.multiprocessors;
+  const int64_t by_memory = device.shared_of_multiprocessor / std::max<int64_t>(shared_bytes, 1);
+  return {device.multiprocessors, std::max<int64_t>(std::min(by_threads, by_memory), 1),
+          threads / kWarpThreads};
+}
 
 __device__ inline void clear_shared(void* shared, int bytes) {
   for (int i = static_cast<int>(threadIdx.x); i < bytes / 16; i += static_cast<int>(blockDim.x)) {
@@ -52,20 +65,36 @@ template <int kBytes, typename T, typename PlaneOf>
 __device__ void copy_pieces(T* shared, const PlaneOf& plane_of, int packs, int first_row, int first_column,
                             const StagedPlanes& planes) {
   constexpr int kElements = kBytes / static_cast<int>(sizeof(T));
-  const int count = packs * planes.staged_rows * planes.pieces.divisor();
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
-    const int staged_row = planes.pieces.divide(i);
-    const int piece = i - staged_row * planes.pieces.divisor();
-    const int pack = packs == 1 ? 0 : planes.rows_of_pack.divide(staged_row);
-    const int row = first_row + staged_row - pack * planes.staged_rows;
-    const int column = first_column + piece * kElements;
-    if (!is_inside(row, planes.rows) || !is_inside(column, planes.columns)) continue;
-    T* const to = shared + staged_row * planes.pitch + piece * kElements;
-    const T* const from = plane_of(pack) + row * planes.columns + column;
-    if constexpr (kBytes < 4) {
-      *to = *from;
-    } else {
-      copy_async<kBytes>(to, from);
+  constexpr int kAtOnce = 4;  // rows of a thread, whose loads are in flight together
+  const int lane = static_cast<int>(threadIdx.x) & ((1 << planes.lane_bits) - 1);
+  const int first = static_cast<int>(threadIdx.x) >> planes.lane_bits;
+  const int step = static_cast<int>(blockDim.x) >> planes.lane_bits;
+  const int count = packs * planes.staged_rows;
+  const int end = min(planes.pitch, planes.columns - first_column);
+  for (int at = max(-first_column, 0) + lane * kElements; at < end; at += kElements << planes.lane_bits) {
+    for (int from = first; from < count; from += kAtOnce * step) {
+      T values[kAtOnce];
+      bool is_there[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int staged_row = from + i * step;
+        const int pack = packs == 1 ? 0 : planes.rows_of_pack.divide(staged_row);
+        const int row = first_row + staged_row - pack * planes.staged_rows;
+        is_there[i] = staged_row < count && is_inside(row, planes.rows);
+        if (!is_there[i]) continue;
+        const T* const place = plane_of(pack) + row * planes.columns + first_column + at;
+        if constexpr (kBytes < 4) {
+          values[i] = *place;
+        } else {
+          copy_async<kBytes>(shared + staged_row * planes.pitch + at, place);
+        }
+      }
+      if constexpr (kBytes < 4) {
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          if (is_there[i]) shared[(from + i * step) * planes.pitch + at] = values[i];
+        }
+      }
     }
   }
 }

@@ -40,30 +40,26 @@ struct SweepTraits {
   static constexpr int kDepth = kDepth_, kHeight = kHeight_, kWidth = kWidth_;
   static constexpr int kStrideDepth = kStrideDepth_, kStride = kStride_;
   static constexpr bool kTransposed = kTransposed_;
-  static_assert(kDepth >= kStrideDepth, "every result has a source plane");
 
-  // Sixteen bytes of results, eight where a stride makes their sources twice as many.
+  static constexpr int kTaps = kDepth * kHeight * kWidth;
+  // Up to 27 weights stay in registers. Others are read from shared memory, four at a time.
+  static constexpr bool kKeepsWeights = kTaps <= 27;
+
+  // Eight results, or sixteen where few planes are in flight or a source counts for few: more sums would
+  // leave registers for too few warps.
+  static constexpr int kResults = kTransposed || kDepth == 1 ? 16 : 8;
+  // Sixteen bytes of a row where its results are many; else rows share the rows of their sources.
   static constexpr bool kIsSparse = kStride > 1 && !kTransposed;
-  static constexpr int kColumns = sizeof(T) == 2 && !kIsSparse ? 8 : 4;
-  // Rows share the rows of their sources, if the kernel is higher than one.
-  static constexpr int kRows = (kHeight == 1 ? 8 : 16) / kColumns;
+  static constexpr bool kIsSquare = kKeepsWeights && kHeight > 1 && kResults == 8;
+  static constexpr int kColumns = sizeof(T) == 2 && !kIsSparse && !kIsSquare ? 8 : 4;
+  static constexpr int kRows = kResults / kColumns;
   using Columns = Reach<kWidth, kStride, kTransposed, kColumns>;
   using Rows = Reach<kHeight, kStride, kTransposed, kRows>;
 
-  // Along depth: a step reads kPlanes source planes and completes kDone result planes, of the kSlots in
-  // flight.
-  static constexpr int kSlots = kTransposed ? kDepth : ceil_divide(kDepth, kStrideDepth);
-  static constexpr int kPlanes = kTransposed ? 1 : kStrideDepth;
-  static constexpr int kDone = kTransposed ? kStrideDepth : 1;
-  static constexpr int depth_tap(int slot, int plane) {
-    return kTransposed ? slot : (kSlots - 1 - slot) * kStrideDepth + plane;
-  }
+  using Depth = DepthReach<kDepth, kStrideDepth, kTransposed>;
 
-  static constexpr int kTaps = kDepth * kHeight * kWidth;
-  // 168 registers a thread hold the sums of seven planes, 128 those of five.
-  static constexpr int kMostThreads = kDepth > 5 ? 128 : 256, kBlocks = kDepth > 5 ? 3 : 2;
-  // Up to 27 weights stay in registers. Others are read from shared memory, four at a time.
-  static constexpr bool kKeepsWeights = kTaps <= 27;
+  // Blocks of a multiprocessor: 80 registers a thread, or 128.
+  static constexpr int kMostThreads = 256, kBlocks = kTransposed || kDepth > 5 ? 2 : 3;
   static constexpr int kWeightPitch = round_up(kWidth, 4);
   static constexpr int kWeights = kDepth * kHeight * kWeightPitch;
 
@@ -85,10 +81,11 @@ template <typename Traits>
 class SweepBlock {
  public:
   using T = typename Traits::T;
+  using Depth = typename Traits::Depth;
   using Columns = typename Traits::Columns;
   using Rows = typename Traits::Rows;
   using Reader = RowReader<T, Columns>;
-  using Sums = float[Traits::kSlots][Traits::kRows][Traits::kColumns];
+  using Sums = float[Depth::kSlots][Traits::kRows][Traits::kColumns];
   using KeptWeights = float[Traits::kDepth][Traits::kHeight][Traits::kWidth];
   static constexpr int kVector = 16 / static_cast<int>(sizeof(T));
 
@@ -97,12 +94,17 @@ class SweepBlock {
   __device__ void run(const T* source, const Rounded<T>& weight, const Rounded<T>& bias, T* result) {
     find_tile();
     find_thread();
-    load_weights(weight);
     clear_shared(stages_, kStages * stage_elements_ * static_cast<int>(sizeof(T)));
     __syncthreads();
-    float first_sum = 0;
-    if (is_active_ && bias.exists()) first_sum = bias.or_zero(true, channel_of(first_volume_ + pack_));
-    sweep(source, first_sum, result);
+    const typename Depth::Stretch stretch(first_plane_, end_plane_, parameters_.padding_depth,
+                                          parameters_.source_planes);
+#pragma unroll 1
+    for (int i = 0; i < kStages - 1; ++i) copy(source, stretch.first_source + i, i, stretch.end_source);
+    // Weights come while the first planes are under way.
+    load_weights(weight);
+    const float first_sum = bias.or_zero(true, channel_of(first_volume_ + pack_));
+    __syncthreads();
+    sweep(source, stretch, first_sum, result);
   }
 
  private:
@@ -163,7 +165,7 @@ class SweepBlock {
     }
   }
 
-  __device__ void sweep(const T* source, float first_sum, T* result) {
+  __device__ void sweep(const T* source, const typename Depth::Stretch& stretch, float first_sum, T* result) {
     KeptWeights kept;
     const float* const weights = weights_ + pack_ * Traits::kWeights;
     if constexpr (Traits::kKeepsWeights) {
@@ -176,26 +178,14 @@ class SweepBlock {
     }
     Sums sums;
 #pragma unroll
-    for (int slot = 0; slot < Traits::kSlots; ++slot) start(sums[slot], first_sum);
+    for (int slot = 0; slot < Depth::kSlots; ++slot) start(sums[slot], first_sum);
 
-    // Source planes are numbered from the first one that a result of the stretch has.
     const int padding = parameters_.padding_depth;
-    const int first_step = Traits::kTransposed
-                               ? floor_divide(first_plane_ + padding - Traits::kDepth + Traits::kStrideDepth,
-                                              Traits::kStrideDepth)
-                               : first_plane_;
-    const int end_step = Traits::kTransposed ? (end_plane_ - 1 + padding) / Traits::kStrideDepth + 1
-                                             : end_plane_ + Traits::kSlots - 1;
-    const int first_source = Traits::kTransposed ? first_step : first_step * Traits::kStrideDepth - padding;
-    const int end_source = min(
-        parameters_.source_planes,
-        Traits::kTransposed ? end_step : (end_plane_ - 1) * Traits::kStrideDepth - padding + Traits::kDepth);
-#pragma unroll
-    for (int i = 0; i < kStages - 1; ++i) copy(source, first_source + i, i, end_source);
+    const int first_source = stretch.first_source, end_source = stretch.end_source;
     int plane = first_source;
-    for (int step = first_step; step < end_step; ++step) {
+    for (int step = stretch.first_step; step < stretch.end_step; ++step) {
 #pragma unroll
-      for (int i = 0; i < Traits::kPlanes; ++i, ++plane) {
+      for (int i = 0; i < Depth::kPlanes; ++i, ++plane) {
         const int number = plane - first_source;
         wait_for_copies<kStages - 2>();
         __syncthreads();
@@ -205,19 +195,18 @@ class SweepBlock {
         }
       }
 #pragma unroll
-      for (int slot = 0; slot < Traits::kDone; ++slot) {
-        const int of_step =
-            Traits::kTransposed ? step * Traits::kStrideDepth - padding + slot : step - (Traits::kSlots - 1);
-        if (of_step >= first_plane_ && of_step < end_plane_) store(result, of_step, sums[slot]);
+      for (int slot = 0; slot < Depth::kDone; ++slot) {
+        const int done = Depth::result(step, slot, padding);
+        if (done >= first_plane_ && done < end_plane_) store(result, done, sums[slot]);
       }
 #pragma unroll
-      for (int slot = 0; slot < Traits::kSlots; ++slot) {
-        if (slot + Traits::kDone < Traits::kSlots) {
+      for (int slot = 0; slot < Depth::kSlots; ++slot) {
+        if (slot + Depth::kDone < Depth::kSlots) {
 #pragma unroll
           for (int row = 0; row < Traits::kRows; ++row) {
 #pragma unroll
             for (int column = 0; column < Traits::kColumns; ++column) {
-              sums[slot][row][column] = sums[slot + Traits::kDone][row][column];
+              sums[slot][row][column] = sums[slot + Depth::kDone][row][column];
             }
           }
         } else {
@@ -281,8 +270,8 @@ class SweepBlock {
   __device__ void add_row(const float (&sources)[Columns::kSources], int row, int height_tap, int of_step,
                           const KeptWeights& kept, const float* weights, Sums& sums) const {
 #pragma unroll
-    for (int slot = 0; slot < Traits::kSlots; ++slot) {
-      const int depth_tap = Traits::depth_tap(slot, of_step);
+    for (int slot = 0; slot < Depth::kSlots; ++slot) {
+      const int depth_tap = Depth::tap(slot, of_step);
       if (depth_tap >= Traits::kDepth) continue;
       float taps[Traits::kWeightPitch];
       if constexpr (Traits::kKeepsWeights) {
@@ -358,12 +347,6 @@ __global__ void __launch_bounds__(Traits::kMostThreads, Traits::kBlocks)
   SweepBlock<Traits>(parameters).run(source, weight, bias, result);
 }
 
-// Padding in front of the sources of a pass that is not transposed: an input gradient of stride 1 is a
-// forward pass with the kernel turned around.
-int padding_of(const Extent& extent, bool turned) {
-  return static_cast<int>(turned ? extent.kernel - 1 - extent.padding : extent.padding);
-}
-
 template <typename Traits>
 void launch(const Correlation<typename Traits::T>& pass) {
   using T = typename Traits::T;
@@ -404,16 +387,13 @@ void launch(const Correlation<typename Traits::T>& pass) {
 
   const int64_t blocks_of_depth =
       ceil_divide<int64_t>(volumes, tile.packs) * tile.tiles_wide * tile.tiles_high;
-  constexpr int64_t kWarpsOfMultiprocessor = 48;
-  const int64_t wanted =
-      current_device().multiprocessors * kWarpsOfMultiprocessor * kWarpThreads / tile.threads;
-  const int64_t stretch = planes_of_stretch(parameters.result_planes, blocks_of_depth, wanted,
-                                            std::max(4, 2 * (Traits::kSlots - 1)));
+  const int64_t bytes = shared_bytes_of(tile, Traits::kShape, sizeof(T));
+  const int64_t stretch = planes_of_stretch(parameters.result_planes, blocks_of_depth, Traits::Depth::kSlots - 1,
+                                            occupancy_of(sweep_correlate<Traits>, tile.threads, bytes));
   parameters.stretch_planes = static_cast<int>(stretch);
   const int64_t stretches = ceil_divide<int64_t>(parameters.result_planes, stretch);
   parameters.stretches = FastDivisor(static_cast<int>(stretches));
 
-  const int64_t bytes = shared_bytes_of(tile, Traits::kShape, sizeof(T));
   const unsigned grid = grid_of(blocks_of_depth * stretches, pass.name());
   sweep_correlate<Traits><<<grid, tile.threads, bytes, pass.stream>>>(pass.source, pass.weight, pass.bias,
                                                                       pass.result, parameters);

@@ -1,11 +1,14 @@
 // Weight gradient of volumes, first pass: sweeps along depth, for halves and float32.
 //
 // A block owns one output channel and a part of its work: tiles of rows and columns of one volume, or of a
-// few small ones, times a stretch of depth. It has as many groups of warps as the kernel is deep. A group
-// owns the taps of one plane of the kernel, and a thread some neighbouring output gradients of a plane: it
-// multiplies them by the inputs under each of these taps, and keeps the sums of the taps in registers for all
-// of the block's work. At each step a plane of output gradients meets as many planes of the input as the
-// kernel is deep; both come through rings in shared memory by asynchronous copies, two steps ahead.
+// few small ones, times a stretch of depth. A thread owns some neighbouring output gradients of a plane,
+// multiplies them by the inputs under each tap, and keeps the sums of the taps in registers for all of the
+// block's work. Planes of both come through rings in shared memory by asynchronous copies, two steps ahead.
+//
+// Up to 27 taps with stride 1 along depth, a thread sums all taps: a plane of the input meets the output
+// gradients of the last planes, which stay in registers. With more taps or a stride, a block has as many
+// groups of warps as the kernel is deep: a group owns the taps of one plane of the kernel, and a plane of
+// output gradients meets as many planes of the input.
 //
 // At the end the threads of a warp, then the warps of a group are added up in a fixed order, and a second
 // kernel adds up the blocks: the bits are the same at each run.
@@ -39,16 +42,23 @@ struct SweepWeightGradTraits {
   using T = T_;
   static constexpr int kDepth = kDepth_, kHeight = kHeight_, kWidth = kWidth_;
   static constexpr int kStrideDepth = kStrideDepth_, kStride = kStride_;
-  static constexpr int kColumns = sizeof(T) == 2 && kStride == 1 ? 8 : 4;
-  static constexpr int kRows = kHeight == 1 ? 2 : 4;
-  using Columns = Reach<kWidth, kStride, false, kColumns>;
-  using Rows = Reach<kHeight, kStride, false, kRows>;
   static constexpr int kTapsOfPlane = kHeight * kWidth;
   static constexpr int kTaps = kDepth * kTapsOfPlane;
+  // Whether a thread sums all taps, and keeps output gradients of kDepth planes.
+  static constexpr bool kKeepsGrads = kTaps <= 27 && kStrideDepth == 1;
+  static constexpr int kGroups = kKeepsGrads ? 1 : kDepth;
+  static constexpr int kDepthOfGroup = kDepth / kGroups;
 
-  static constexpr int kInputStages = kDepth + kAhead * kStrideDepth, kGradStages = kAhead + 1;
-  static constexpr int kMostThreads = 256;  // of a block
-  static constexpr int kMostOfGroup = kMostThreads / kDepth / kWarpThreads * kWarpThreads;
+  static constexpr int kColumns = sizeof(T) == 2 && kStride == 1 ? 8 : 4;
+  static constexpr int kRows = (kHeight > 1 && !kKeepsGrads ? 32 : kStride > 1 ? 8 : 16) / kColumns;
+  using Columns = Reach<kWidth, kStride, false, kColumns>;
+  using Rows = Reach<kHeight, kStride, false, kRows>;
+
+  static constexpr int kInputStages = kKeepsGrads ? kAhead + 1 : kDepth + kAhead * kStrideDepth;
+  static constexpr int kGradStages = kAhead + 1;
+  static constexpr int kMostOfGroup = kGroups == 1 ? 256 : kGroups > 5 ? 32 : 64;
+  static constexpr int kMostThreads = kGroups * kMostOfGroup;
+  static constexpr int kBlocks = 2;
   static constexpr ThreadShape kShape = {.columns = kColumns,
                                          .rows = kRows,
                                          .step_columns = Columns::kStep,
@@ -71,7 +81,8 @@ class SweepWeightGradBlock {
   using Rows = typename Traits::Rows;
   using Reader = RowReader<T, Columns>;
   using GradReader = RowReader<T, Reach<1, 1, false, Traits::kColumns>>;
-  using Sums = float[Traits::kHeight][Traits::kWidth];
+  using Sums = float[Traits::kDepthOfGroup][Traits::kHeight][Traits::kWidth];
+  using Grads = float[Traits::kRows][Traits::kColumns];
   static constexpr int kVector = 16 / static_cast<int>(sizeof(T));
 
   __device__ explicit SweepWeightGradBlock(const SweepWeightGradParameters& parameters)
@@ -141,38 +152,55 @@ class SweepWeightGradBlock {
 
   __device__ void sweep(const T* output_grad, const T* input, Sums& sums) const {
     const int first_input = first_plane_ * Traits::kStrideDepth - parameters_.padding_depth;
-    // The planes of the first step, and of each further one those that are new.
-    for (int i = 0; i < Traits::kDepth - Traits::kStrideDepth; ++i) copy_input(input, first_input, i);
-#pragma unroll
+    const int planes = end_plane_ - first_plane_;
+    // The planes of the first step, but for those that are new in each.
+    for (int i = 0; i < kEarlier; ++i) copy_input(input, first_input, i);
+#pragma unroll 1
     for (int ahead = 0; ahead < kAhead; ++ahead) copy_step(output_grad, input, first_input, ahead);
-    for (int step = 0; step < end_plane_ - first_plane_; ++step) {
+    Grads kept[Traits::kDepthOfGroup] = {};
+    const int steps = planes + Traits::kDepthOfGroup - 1;
+    for (int step = 0; step < steps; ++step) {
       wait_for_copies<kAhead - 1>();
       __syncthreads();
       copy_step(output_grad, input, first_input, step + kAhead);
+#pragma unroll
+      for (int i = Traits::kDepthOfGroup - 1; i > 0; --i) {
+#pragma unroll
+        for (int j = 0; j < Traits::kRows * Traits::kColumns; ++j) {
+          kept[i][j / Traits::kColumns][j % Traits::kColumns] =
+              kept[i - 1][j / Traits::kColumns][j % Traits::kColumns];
+        }
+      }
+      read_grads(grad_stages_ + step % Traits::kGradStages * grad_elements_ + grad_place_, step < planes,
+                 kept[0]);
       const int number = step * Traits::kStrideDepth + group_;
       if (is_inside(first_input + number, parameters_.input_planes)) {
-        add_plane(grad_stages_ + step % Traits::kGradStages * grad_elements_ + grad_place_,
-                  input_stages_ + number % Traits::kInputStages * input_elements_ + input_place_ + offset_,
-                  sums);
+        add_plane(input_stages_ + number % Traits::kInputStages * input_elements_ + input_place_ + offset_,
+                  kept, sums);
       }
     }
     wait_for_copies<0>();
   }
 
+  // Input planes of a step that earlier ones have read, too.
+  static constexpr int kEarlier = Traits::kKeepsGrads ? 0 : Traits::kDepth - Traits::kStrideDepth;
+
+  // Begins to copy what is new in a step, and ends a group of copies.
   __device__ void copy_step(const T* output_grad, const T* input, int first_input, int step) const {
-    const int plane = first_plane_ + step;
-    if (plane < end_plane_) {
+    const int planes = end_plane_ - first_plane_;
+    if (step < planes + Traits::kDepthOfGroup - 1) {
 #pragma unroll
       for (int i = 0; i < Traits::kStrideDepth; ++i) {
-        copy_input(input, first_input,
-                   Traits::kDepth - Traits::kStrideDepth + step * Traits::kStrideDepth + i);
+        copy_input(input, first_input, kEarlier + step * Traits::kStrideDepth + i);
       }
+    }
+    if (step < planes) {
       const StagedPlanes& staged = parameters_.staged_grad;
       const int64_t of_plane = static_cast<int64_t>(staged.rows) * staged.columns;
       const auto plane_of = [&](int pack) {
         const int64_t volume =
             static_cast<int64_t>(first_image_ + pack) * parameters_.output_channels.divisor() + channel_;
-        return output_grad + (volume * parameters_.output_planes + plane) * of_plane;
+        return output_grad + (volume * parameters_.output_planes + first_plane_ + step) * of_plane;
       };
       copy_plane(grad_stages_ + step % Traits::kGradStages * grad_elements_, plane_of, packs_, first_row_,
                  first_column_, staged);
@@ -195,31 +223,43 @@ class SweepWeightGradBlock {
                first_input_row_, first_input_column_, staged);
   }
 
-  // Multiplies the thread's output gradients by the inputs under each tap of the group.
-  __device__ void add_plane(const T* grad_plane, const T* input_plane, Sums& sums) const {
-    float grads[Traits::kRows][Traits::kColumns];
+  __device__ void read_grads(const T* plane, bool is_there, Grads& grads) const {
 #pragma unroll
     for (int row = 0; row < Traits::kRows; ++row) {
-      GradReader::read(grad_plane + row * parameters_.staged_grad.pitch, true, grads[row]);
+      if (is_there) {
+        GradReader::read(plane + row * parameters_.staged_grad.pitch, true, grads[row]);
+      } else {
+#pragma unroll
+        for (int column = 0; column < Traits::kColumns; ++column) grads[row][column] = 0;
+      }
     }
+  }
+
+  // Multiplies the thread's output gradients by the inputs of a plane under each tap of the group.
+  __device__ void add_plane(const T* plane, const Grads (&grads)[Traits::kDepthOfGroup], Sums& sums) const {
 #pragma unroll
     for (int input_row = 0; input_row < Rows::kSources; ++input_row) {
       float inputs[Columns::kSources];
-      Reader::read(input_plane + input_row * parameters_.staged_input.pitch, parameters_.aligned, inputs);
+      Reader::read(plane + input_row * parameters_.staged_input.pitch, parameters_.aligned, inputs);
 #pragma unroll
-      for (int row = 0; row < Traits::kRows; ++row) {
-        if (!Rows::meets(input_row, row)) continue;
+      for (int depth_tap = 0; depth_tap < Traits::kDepthOfGroup; ++depth_tap) {
 #pragma unroll
-        for (int column = 0; column < Traits::kColumns; ++column) {
+        for (int row = 0; row < Traits::kRows; ++row) {
+          if (!Rows::meets(input_row, row)) continue;
 #pragma unroll
-          for (int tap = 0; tap < Traits::kWidth; ++tap) {
-            float& sum = sums[Rows::tap(input_row, row)][tap];
-            sum = fmaf(grads[row][column], inputs[column * Traits::kStride + tap], sum);
+          for (int column = 0; column < Traits::kColumns; ++column) {
+#pragma unroll
+            for (int tap = 0; tap < Traits::kWidth; ++tap) {
+              float& sum = sums[depth_tap][Rows::tap(input_row, row)][tap];
+              sum = fmaf(grads[depth_tap][row][column], inputs[column * Traits::kStride + tap], sum);
+            }
           }
         }
       }
     }
   }
+
+  static constexpr int kTapsOfGroup = Traits::kDepthOfGroup * Traits::kTapsOfPlane;
 
   // Adds up the sums of each tap over the threads of a group, in a fixed order.
   __device__ void add_up(Sums& sums, float* partials) const {
@@ -229,22 +269,22 @@ class SweepWeightGradBlock {
     float* const of_warps = shared_memory<float>();
     __syncthreads();
 #pragma unroll
-    for (int tap = 0; tap < Traits::kTapsOfPlane; ++tap) {
-      float sum = has_results_ ? sums[tap / Traits::kWidth][tap % Traits::kWidth] : 0.0F;
+    for (int tap = 0; tap < kTapsOfGroup; ++tap) {
+      float sum = has_results_ ? sums[tap / Traits::kTapsOfPlane][tap / Traits::kWidth % Traits::kHeight][tap % Traits::kWidth] : 0.0F;
 #pragma unroll
       for (int distance = kWarpThreads / 2; distance > 0; distance /= 2) {
         sum += __shfl_xor_sync(kAllLanes, sum, distance);
       }
-      if (lane == 0) of_warps[warp * Traits::kTapsOfPlane + tap] = sum;
+      if (lane == 0) of_warps[warp * kTapsOfGroup + tap] = sum;
     }
     __syncthreads();
     float* const to =
         partials +
         (static_cast<int64_t>(chunk_) * parameters_.output_channels.divisor() + channel_) * Traits::kTaps;
     for (int i = static_cast<int>(threadIdx.x); i < Traits::kTaps; i += static_cast<int>(blockDim.x)) {
-      const int group = i / Traits::kTapsOfPlane, tap = i % Traits::kTapsOfPlane;
+      const int group = i / kTapsOfGroup, tap = i % kTapsOfGroup;
       float sum = 0;
-      for (int j = 0; j < warps; ++j) sum += of_warps[(group * warps + j) * Traits::kTapsOfPlane + tap];
+      for (int j = 0; j < warps; ++j) sum += of_warps[(group * warps + j) * kTapsOfGroup + tap];
       to[i] = sum;
     }
   }
@@ -260,7 +300,7 @@ class SweepWeightGradBlock {
 };
 
 template <typename Traits>
-__global__ void __launch_bounds__(Traits::kMostThreads)
+__global__ void __launch_bounds__(Traits::kMostThreads, Traits::kBlocks)
     sweep_weight_grad(const typename Traits::T* __restrict__ output_grad,
                       const typename Traits::T* __restrict__ input, float* __restrict__ partials,
                       const __grid_constant__ SweepWeightGradParameters parameters) {
@@ -303,26 +343,27 @@ Partials launch(const WeightGrad<typename Traits::T>& pass) {
   parameters.tiles_wide = FastDivisor(tile.tiles_wide);
   parameters.tiles_high = FastDivisor(tile.tiles_high);
 
-  const int threads = tile.threads * Traits::kDepth;
+  const int threads = tile.threads * Traits::kGroups;
   const int64_t tiles = ceil_divide<int64_t>(geometry.batch, tile.packs) * tile.tiles_wide * tile.tiles_high;
-  constexpr int64_t kWarpsOfMultiprocessor = 48;
-  const int64_t wanted = current_device().multiprocessors * kWarpsOfMultiprocessor * kWarpThreads / threads;
-  const int64_t stretch =
-      planes_of_stretch(planes, geometry.output_channels() * tiles, wanted, std::max(4, 2 * Traits::kDepth));
+  const int64_t bytes =
+      std::max<int64_t>(shared_bytes_of(tile, Traits::kShape, sizeof(T)),
+                        threads / kWarpThreads * Traits::kTaps / Traits::kGroups * static_cast<int>(sizeof(float)));
+  const Occupancy device = occupancy_of(sweep_weight_grad<Traits>, threads, bytes);
+  const int64_t stretch = planes_of_stretch(planes, geometry.output_channels() * tiles,
+                                            Traits::kDepthOfGroup - 1, device);
   parameters.stretch_planes = static_cast<int>(stretch);
   const int64_t stretches = ceil_divide<int64_t>(planes, stretch);
   parameters.stretches = FastDivisor(static_cast<int>(stretches));
   const int64_t parts = tiles * stretches;
+  // As many blocks as the device runs at once have the fewest sums to add up.
+  const int64_t at_once = device.resident * device.multiprocessors;
   const int64_t wanted_chunks =
-      std::clamp<int64_t>(ceil_divide(wanted, geometry.output_channels()), 1, parts);
+      std::clamp<int64_t>(ceil_divide(at_once, geometry.output_channels()), 1, parts);
   const int64_t parts_of_block = ceil_divide(parts, wanted_chunks);
   const int64_t chunks = ceil_divide(parts, parts_of_block);
   parameters.all_parts = static_cast<int>(parts);
   parameters.parts_of_block = static_cast<int>(parts_of_block);
 
-  const int64_t bytes =
-      std::max<int64_t>(shared_bytes_of(tile, Traits::kShape, sizeof(T)),
-                        threads / kWarpThreads * Traits::kTapsOfPlane * static_cast<int>(sizeof(float)));
   const Partials partials = {
       empty_workspace<float>(chunks * geometry.output_channels() * Traits::kTaps, pass.like),
       static_cast<int>(chunks)};
