@@ -4,8 +4,8 @@
 #include <iostream>
 #include <string>
 
-#include "cuda/plan.h"
 #include "../depthwise_conv2d/sizes.h"
+#include "cuda/plan.h"
 
 namespace {
 

@@ -127,7 +127,8 @@ __global__ void __launch_bounds__(kThreads, Traits::kBlocks)
 
   const int source_row = parameters.origin_row + tile.row / Traits::kRows * Rows::kStep;
   const int source_column = parameters.origin_column + tile.column / Traits::kColumns * Columns::kStep;
-  const int64_t of_plane = static_cast<int64_t>(parameters.source_rows) * parameters.source_columns * channels;
+  const int64_t of_plane =
+      static_cast<int64_t>(parameters.source_rows) * parameters.source_columns * channels;
   const T* const volume = source + tile.image * parameters.source_planes * of_plane + channel;
   const typename Depth::Stretch stretch(tile.first_plane, tile.end_plane, parameters.padding_depth,
                                         parameters.source_planes);
@@ -152,8 +153,9 @@ __global__ void __launch_bounds__(kThreads, Traits::kBlocks)
 #pragma unroll
               for (int column = 0; column < Traits::kColumns; ++column) {
                 if (!Rows::meets(i, row) || !Columns::meets(j, column)) continue;
-                const int tap = (depth_tap * Traits::kKernelHeight + Rows::tap(i, row)) * Traits::kKernelWidth +
-                                Columns::tap(j, column);
+                const int tap =
+                    (depth_tap * Traits::kKernelHeight + Rows::tap(i, row)) * Traits::kKernelWidth +
+                    Columns::tap(j, column);
 #pragma unroll
                 for (int c = 0; c < kChannels; ++c) {
                   float& sum = sums[slot][row][column][c];
@@ -177,8 +179,9 @@ __global__ void __launch_bounds__(kThreads, Traits::kBlocks)
           if (tile.row + row >= parameters.result_rows || tile.column + column >= parameters.result_columns) {
             continue;
           }
-          const int64_t place = (planes_before * parameters.result_rows + tile.row + row) *
-                                    parameters.result_columns + tile.column + column;
+          const int64_t place =
+              (planes_before * parameters.result_rows + tile.row + row) * parameters.result_columns +
+              tile.column + column;
           Packed<T, kChannels>(sums[slot][row][column]).store(result + place * channels + channel);
         }
       }
@@ -212,7 +215,8 @@ __global__ void __launch_bounds__(kThreads, Traits::kBlocks)
   constexpr int kStrideDepth = Traits::Depth::kStride;
   const int chunk = static_cast<int>(blockIdx.x) / blocks_of_channels;
   const int of_channels = static_cast<int>(blockIdx.x) - chunk * blocks_of_channels;
-  const int channel = (of_channels * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kChannels;
+  const int channel =
+      (of_channels * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kChannels;
   const int channels = parameters.channels;
   const bool has_channel = channel < channels;
   float sums[Traits::kTaps][kChannels] = {};
@@ -222,8 +226,10 @@ __global__ void __launch_bounds__(kThreads, Traits::kBlocks)
     const ChannelsTile tile = ChannelsTile::of(unit, parameters, Traits());
     const int source_row = parameters.origin_row + tile.row * Rows::kStep / Traits::kRows;
     const int source_column = parameters.origin_column + tile.column * Columns::kStep / Traits::kColumns;
-    const int64_t of_input = static_cast<int64_t>(parameters.source_rows) * parameters.source_columns * channels;
-    const int64_t of_grad = static_cast<int64_t>(parameters.result_rows) * parameters.result_columns * channels;
+    const int64_t of_input =
+        static_cast<int64_t>(parameters.source_rows) * parameters.source_columns * channels;
+    const int64_t of_grad =
+        static_cast<int64_t>(parameters.result_rows) * parameters.result_columns * channels;
     const T* const inputs = input + tile.image * parameters.source_planes * of_input + channel;
     const T* const grads = output_grad + tile.image * parameters.result_planes * of_grad + channel;
     // With stride 1 an input plane meets the output gradients of the last planes, which stay in registers;
@@ -319,8 +325,7 @@ ChannelsParameters parameters_of(const Geometry& geometry, bool transposed) {
 template <typename Traits>
 void cut_depth(ChannelsParameters& parameters, const Geometry& geometry, int overlap,
                const Occupancy& occupancy) {
-  const int64_t tiles =
-      geometry.batch * parameters.tiles_wide.divisor() * parameters.tiles_high.divisor();
+  const int64_t tiles = geometry.batch * parameters.tiles_wide.divisor() * parameters.tiles_high.divisor();
   const int64_t blocks = ceil_divide<int64_t>(tiles * parameters.words.divisor(), kThreads);
   parameters.stretch_planes =
       static_cast<int>(planes_of_stretch(parameters.result_planes, blocks, overlap, occupancy));
@@ -336,8 +341,8 @@ void launch(const Correlation<typename Traits::T>& pass) {
                     occupancy_of(channels_last_correlate<Traits>, kThreads, 0));
   const int64_t threads = static_cast<int64_t>(parameters.units) * parameters.words.divisor();
   const unsigned grid = grid_of(ceil_divide<int64_t>(threads, kThreads), pass.name());
-  channels_last_correlate<Traits><<<grid, kThreads, 0, pass.stream>>>(pass.source, pass.weight, pass.bias,
-                                                                      pass.result, parameters);
+  channels_last_correlate<Traits>
+      <<<grid, kThreads, 0, pass.stream>>>(pass.source, pass.weight, pass.bias, pass.result, parameters);
   check_launch(pass.name());
 }
 
@@ -377,8 +382,8 @@ auto with_traits(const Geometry& geometry, const Use& use) {
     if (depth.kernel == DEPTH && height.kernel == HEIGHT && width.kernel == WIDTH &&                         \
         depth.stride == STRIDE_DEPTH && height.stride == STRIDE) {                                           \
       constexpr bool kIsTransposed = kTransposed && (STRIDE_DEPTH > 1 || STRIDE > 1);                        \
-      return use.template operator()<                                                                        \
-          ChannelsTraits<T, kChannels, DEPTH, HEIGHT, WIDTH, STRIDE_DEPTH, STRIDE, kIsTransposed>>();        \
+      return use.template                                                                                    \
+      operator()<ChannelsTraits<T, kChannels, DEPTH, HEIGHT, WIDTH, STRIDE_DEPTH, STRIDE, kIsTransposed>>(); \
     }                                                                                                        \
   }
   TORCHGRAFT_SWEPT(TORCHGRAFT_CASE)

@@ -72,8 +72,8 @@ struct Reach {
   static constexpr int kLead = -origin((kKernel - 1) / 2);
 };
 
-// Padding in front of the sources of a pass that is not transposed: an input gradient of stride 1 is a forward
-// pass with the kernel turned around.
+// Padding in front of the sources of a pass that is not transposed: an input gradient of stride 1 is a
+// forward pass with the kernel turned around.
 inline int padding_of(const Extent& extent, bool turned) {
   return static_cast<int>(turned ? extent.kernel - 1 - extent.padding : extent.padding);
 }
@@ -107,8 +107,8 @@ struct DepthReach {
                                  : first_result),
           end_step(kTransposed ? (end_result - 1 + padding) / kStride + 1 : end_result + kSlots - 1),
           first_source(kTransposed ? first_step : first_step * kStride - padding),
-          end_source(std::min(
-              sources, kTransposed ? end_step : (end_result - 1) * kStride - padding + kKernel)) {}
+          end_source(
+              std::min(sources, kTransposed ? end_step : (end_result - 1) * kStride - padding + kKernel)) {}
   };
 };
 
@@ -225,19 +225,28 @@ constexpr int kWarpThreads = 32;
 // What every device gives a block without asking.
 constexpr int64_t kSharedBytes = 48 << 10;
 
+// A row of results in shared memory.
+inline int result_pitch_of(const TileSizes& tile, const ThreadShape& shape, int element_bytes) {
+  return round_up(tile.units * shape.columns, 16 / element_bytes);
+}
+
 inline int64_t shared_bytes_of(const TileSizes& tile, const ThreadShape& shape, int element_bytes) {
-  const int64_t results = int64_t{tile.packs} * tile.units * shape.columns * tile.row_groups * shape.rows;
+  const int64_t results =
+      int64_t{tile.packs} * tile.row_groups * shape.rows * result_pitch_of(tile, shape, element_bytes);
   return int64_t{tile.packs} * shape.pack_bytes +
          element_bytes * (shape.source_stages * int64_t{tile.plane()} + shape.result_stages * results);
 }
 
 // A tile as high as so many groups of rows, where planes are cut into so many tiles along their width.
-inline TileSizes tile_of(int64_t all_units, int64_t all_groups, int64_t tiles_wide, int64_t groups, int64_t packs,
-                         int element_bytes, const ThreadShape& shape) {
+inline TileSizes tile_of(int64_t all_units, int64_t all_groups, int64_t tiles_wide, int64_t groups,
+                         int64_t packs, int element_bytes, const ThreadShape& shape) {
   const int vector = 16 / element_bytes;
   int64_t units = ceil_divide(all_units, tiles_wide);
-  // Every tile begins at an aligned column.
-  while (tiles_wide > 1 && units * shape.step_columns % vector != 0) ++units;
+  // Every tile begins at an aligned column, of sources and of results.
+  while (tiles_wide > 1 &&
+         (units * shape.step_columns % vector != 0 || units * shape.columns % vector != 0)) {
+    ++units;
+  }
   // The last piece that a thread reads may be four elements longer than what it needs.
   const int64_t columns = vector + (units - 1) * shape.step_columns + shape.source_columns + 4;
   return {.units = static_cast<int>(units),
@@ -304,8 +313,8 @@ struct Occupancy {
   int warps;         // of a block
 };
 
-// The planes of a stretch, where `tiles` sweep all of depth: each of the stretches begins with `overlap` steps
-// that complete no result. The busiest multiprocessor decides, and whether it has warps enough.
+// The planes of a stretch, where `tiles` sweep all of depth: each of the stretches begins with `overlap`
+// steps that complete no result. The busiest multiprocessor decides, and whether it has warps enough.
 inline int64_t planes_of_stretch(int64_t planes, int64_t tiles, int64_t overlap, const Occupancy& device) {
   constexpr double kEnoughWarps = 16;
   constexpr int64_t kMostStretches = 64;
@@ -316,7 +325,8 @@ inline int64_t planes_of_stretch(int64_t planes, int64_t tiles, int64_t overlap,
     const int64_t blocks = ceil_divide<int64_t>(tiles * ceil_divide(planes, length), device.multiprocessors);
     const double warps = static_cast<double>(std::min(blocks, device.resident)) * device.warps;
     // One step more: the first copies are waited for.
-    const double time = static_cast<double>(blocks * (length + overlap + 1)) / std::min(1.0, warps / kEnoughWarps);
+    const double time =
+        static_cast<double>(blocks * (length + overlap + 1)) / std::min(1.0, warps / kEnoughWarps);
     if (stretches > 1 && time >= least) continue;
     least = time;
     best = length;

@@ -22,7 +22,7 @@ struct StagedPlanes {
   int rows, columns;       // of a plane in memory
   int staged_rows, pitch;  // of a tile in shared memory
   int piece_bytes;
-  int lane_bits;           // 2 to this power are the threads that copy a row
+  int lane_bits;  // 2 to this power are the threads that copy a row
   FastDivisor rows_of_pack;
 
   StagedPlanes() = default;
@@ -36,8 +36,8 @@ struct StagedPlanes {
     planes.staged_rows = tile.rows;
     planes.pitch = tile.pitch;
     planes.piece_bytes = piece_of_rows(columns, sizeof(T), alignment);
-    const int64_t pieces = ceil_divide(std::min<int64_t>(columns, tile.pitch) * static_cast<int>(sizeof(T)),
-                                       planes.piece_bytes);
+    const int64_t pieces =
+        ceil_divide(std::min<int64_t>(columns, tile.pitch) * static_cast<int>(sizeof(T)), planes.piece_bytes);
     while (1 << planes.lane_bits < std::min<int64_t>(pieces, kWarpThreads)) ++planes.lane_bits;
     planes.rows_of_pack = FastDivisor(tile.rows);
     return planes;
@@ -126,7 +126,7 @@ struct RowReader {
   static_assert(kLead >= 0 && kLead <= kChunk, "what lies in front is one piece");
 
   // `row` is where the aligned place is.
-  static __device__ void read(const T* row, bool aligned, float (&values)[kSources]) {
+  static __device__ __forceinline__ void read(const T* row, bool aligned, float (&values)[kSources]) {
     if (aligned) {
       constexpr int kBody = kSources - kLead, kWhole = kBody / kChunk * kChunk;
       if constexpr (kLead > 0) {

@@ -191,7 +191,9 @@ class SweepBlock {
         __syncthreads();
         copy(source, plane + kStages - 1, (number + kStages - 1) % kStages, end_source);
         if (plane >= 0 && plane < end_source) {
-          add_plane(stages_ + number % kStages * stage_elements_ + place_, i, kept, weights, sums);
+          const T* const staged = stages_ + number % kStages * stage_elements_ + place_;
+          parameters_.aligned ? add_plane<true>(staged, i, kept, weights, sums)
+                              : add_plane<false>(staged, i, kept, weights, sums);
         }
       }
 #pragma unroll
@@ -239,6 +241,7 @@ class SweepBlock {
   }
 
   // Adds what a source plane, one of those of a step, counts for all results in flight.
+  template <bool kAligned>
   __device__ void add_plane(const T* plane, int of_step, const KeptWeights& kept, const float* weights,
                             Sums& sums) const {
     const int pitch = parameters_.staged.pitch;
@@ -246,7 +249,7 @@ class SweepBlock {
 #pragma unroll
       for (int source_row = 0; source_row < Rows::kSources; ++source_row) {
         float sources[Columns::kSources];
-        Reader::read(plane + source_row * pitch, parameters_.aligned, sources);
+        Reader::read(plane + source_row * pitch, kAligned, sources);
 #pragma unroll
         for (int row = 0; row < Traits::kRows; ++row) {
           if (!Rows::meets(source_row, row)) continue;
@@ -260,7 +263,7 @@ class SweepBlock {
 #pragma unroll
         for (int row = 0; row < Traits::kRows; ++row) {
           float sources[Columns::kSources];
-          Reader::read(plane + (row * Traits::kStride + tap) * pitch, parameters_.aligned, sources);
+          Reader::read(plane + (row * Traits::kStride + tap) * pitch, kAligned, sources);
           add_row(sources, row, tap, of_step, kept, weights, sums);
         }
       }
@@ -388,8 +391,9 @@ void launch(const Correlation<typename Traits::T>& pass) {
   const int64_t blocks_of_depth =
       ceil_divide<int64_t>(volumes, tile.packs) * tile.tiles_wide * tile.tiles_high;
   const int64_t bytes = shared_bytes_of(tile, Traits::kShape, sizeof(T));
-  const int64_t stretch = planes_of_stretch(parameters.result_planes, blocks_of_depth, Traits::Depth::kSlots - 1,
-                                            occupancy_of(sweep_correlate<Traits>, tile.threads, bytes));
+  const int64_t stretch =
+      planes_of_stretch(parameters.result_planes, blocks_of_depth, Traits::Depth::kSlots - 1,
+                        occupancy_of(sweep_correlate<Traits>, tile.threads, bytes));
   parameters.stretch_planes = static_cast<int>(stretch);
   const int64_t stretches = ceil_divide<int64_t>(parameters.result_planes, stretch);
   parameters.stretches = FastDivisor(static_cast<int>(stretches));

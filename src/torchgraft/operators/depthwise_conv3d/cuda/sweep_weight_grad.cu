@@ -56,9 +56,9 @@ struct SweepWeightGradTraits {
 
   static constexpr int kInputStages = kKeepsGrads ? kAhead + 1 : kDepth + kAhead * kStrideDepth;
   static constexpr int kGradStages = kAhead + 1;
-  static constexpr int kMostOfGroup = kGroups == 1 ? 256 : kGroups > 5 ? 32 : 64;
+  static constexpr int kMostOfGroup = kGroups == 1 ? 256 : kGroups > 3 ? 32 : 64;
   static constexpr int kMostThreads = kGroups * kMostOfGroup;
-  static constexpr int kBlocks = 2;
+  static constexpr int kBlocks = kGroups == 1 || kGroups > 5 ? 2 : 3;
   static constexpr ThreadShape kShape = {.columns = kColumns,
                                          .rows = kRows,
                                          .step_columns = Columns::kStep,
@@ -175,8 +175,9 @@ class SweepWeightGradBlock {
                  kept[0]);
       const int number = step * Traits::kStrideDepth + group_;
       if (is_inside(first_input + number, parameters_.input_planes)) {
-        add_plane(input_stages_ + number % Traits::kInputStages * input_elements_ + input_place_ + offset_,
-                  kept, sums);
+        const T* const plane =
+            input_stages_ + number % Traits::kInputStages * input_elements_ + input_place_ + offset_;
+        parameters_.aligned ? add_plane<true>(plane, kept, sums) : add_plane<false>(plane, kept, sums);
       }
     }
     wait_for_copies<0>();
@@ -236,11 +237,12 @@ class SweepWeightGradBlock {
   }
 
   // Multiplies the thread's output gradients by the inputs of a plane under each tap of the group.
+  template <bool kAligned>
   __device__ void add_plane(const T* plane, const Grads (&grads)[Traits::kDepthOfGroup], Sums& sums) const {
 #pragma unroll
     for (int input_row = 0; input_row < Rows::kSources; ++input_row) {
       float inputs[Columns::kSources];
-      Reader::read(plane + input_row * parameters_.staged_input.pitch, parameters_.aligned, inputs);
+      Reader::read(plane + input_row * parameters_.staged_input.pitch, kAligned, inputs);
 #pragma unroll
       for (int depth_tap = 0; depth_tap < Traits::kDepthOfGroup; ++depth_tap) {
 #pragma unroll
@@ -270,7 +272,10 @@ class SweepWeightGradBlock {
     __syncthreads();
 #pragma unroll
     for (int tap = 0; tap < kTapsOfGroup; ++tap) {
-      float sum = has_results_ ? sums[tap / Traits::kTapsOfPlane][tap / Traits::kWidth % Traits::kHeight][tap % Traits::kWidth] : 0.0F;
+      float sum =
+          has_results_
+              ? sums[tap / Traits::kTapsOfPlane][tap / Traits::kWidth % Traits::kHeight][tap % Traits::kWidth]
+              : 0.0F;
 #pragma unroll
       for (int distance = kWarpThreads / 2; distance > 0; distance /= 2) {
         sum += __shfl_xor_sync(kAllLanes, sum, distance);
@@ -317,7 +322,7 @@ Partials launch(const WeightGrad<typename Traits::T>& pass) {
       plan_tile(geometry.height.output, geometry.width.output, geometry.batch, sizeof(T), Traits::kShape);
   TileSizes grad_tile = tile;
   grad_tile.rows = tile.row_groups * Traits::kRows;
-  grad_tile.pitch = tile.units * Traits::kColumns;
+  grad_tile.pitch = result_pitch_of(tile, Traits::kShape, sizeof(T));
 
   SweepWeightGradParameters parameters = {};
   parameters.staged_input = StagedPlanes::of(pass.input, geometry.height.input, geometry.width.input, tile);
@@ -345,12 +350,12 @@ Partials launch(const WeightGrad<typename Traits::T>& pass) {
 
   const int threads = tile.threads * Traits::kGroups;
   const int64_t tiles = ceil_divide<int64_t>(geometry.batch, tile.packs) * tile.tiles_wide * tile.tiles_high;
-  const int64_t bytes =
-      std::max<int64_t>(shared_bytes_of(tile, Traits::kShape, sizeof(T)),
-                        threads / kWarpThreads * Traits::kTaps / Traits::kGroups * static_cast<int>(sizeof(float)));
+  const int64_t bytes = std::max<int64_t>(
+      shared_bytes_of(tile, Traits::kShape, sizeof(T)),
+      threads / kWarpThreads * Traits::kTaps / Traits::kGroups * static_cast<int>(sizeof(float)));
   const Occupancy device = occupancy_of(sweep_weight_grad<Traits>, threads, bytes);
-  const int64_t stretch = planes_of_stretch(planes, geometry.output_channels() * tiles,
-                                            Traits::kDepthOfGroup - 1, device);
+  const int64_t stretch =
+      planes_of_stretch(planes, geometry.output_channels() * tiles, Traits::kDepthOfGroup - 1, device);
   parameters.stretch_planes = static_cast<int>(stretch);
   const int64_t stretches = ceil_divide<int64_t>(planes, stretch);
   parameters.stretches = FastDivisor(static_cast<int>(stretches));
