@@ -53,8 +53,8 @@ _SINGLE = (
     VolumeCase("slabs and bands are cut", (1, 2, 14, 36, 36), (3, 3, 3), same((3, 3, 3))),
     VolumeCase("many channels", (1, 131, 2, 3, 3), (2, 2, 2), PLAIN, channels_last=True),
 )
-# Sweeps along depth on a GPU: each kernel and stride, rows of pieces of 16, 8, 4 and 2 bytes, tiles, stretches of depth,
-# several volumes in a block.
+# Sweeps along depth on a GPU: each kernel and stride, rows in pieces of 16, 8, 4 and 2 bytes, tiles, stretches of
+# depth, several volumes in a block.
 _SWEEPS = (
     VolumeCase("sweep of rows of whole vectors, in stretches of depth", (1, 2, 19, 5, 16), (3, 3, 3), same((3, 3, 3))),
     VolumeCase("sweep of rows of eight bytes", (1, 2, 4, 9, 12), (3, 3, 3), same((3, 3, 3))),
@@ -65,6 +65,9 @@ _SWEEPS = (
     VolumeCase("sweep of many small volumes", (3, 7, 2, 3, 4), (3, 3, 3), same((3, 3, 3))),
     VolumeCase("sweep with stride 2", (2, 3, 7, 8, 12), (3, 3, 3), same((3, 3, 3), (2, 2, 2))),
     VolumeCase("sweep with stride (1, 2, 2) in tiles", (1, 2, 3, 38, 72), (3, 3, 3), same((3, 3, 3), (1, 2, 2))),
+    VolumeCase(
+        "sweep with stride 2 in tiles of rows and columns", (1, 1, 3, 59, 256), (5, 5, 5), same((5, 5, 5), (2, 2, 2))
+    ),
     VolumeCase("sweep without padding", (1, 2, 6, 7, 18), (5, 5, 5), PLAIN),
     VolumeCase("sweep of more padding in front", (1, 2, 4, 5, 8), (3, 3, 3), VolumeWindow(1, 1, 1, 2, 2, 2, 0, 1, 0)),
     VolumeCase("sweep of 7x7x7 in tiles", (1, 2, 5, 21, 40), (7, 7, 7), same((7, 7, 7))),

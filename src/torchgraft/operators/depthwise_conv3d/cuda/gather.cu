@@ -1,8 +1,8 @@
 // All three passes of volumes for any size, stride, padding, dilation and dtype. A thread gathers one result;
 // those of a warp are neighbours, so that what they read is, too.
 //
-// The weight gradient: a block owns up to eight taps of a row of the kernel of one channel, and a part of the
-// rows of the output gradient; its warps go through rows, and its lanes along them.
+// The weight gradient: a block owns up to four or eight taps of a row of the kernel of one channel, and a
+// part of the rows of the output gradient; its warps go through rows, and its lanes along them.
 #include "kernels.h"
 
 #include <torchgraft/device.cuh>
@@ -15,7 +15,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kLanes = 32;
 constexpr int kWarps = kThreads / kLanes;
-constexpr int kTapsOfBlock = 8;
 
 struct GatherParameters {
   Geometry geometry;
@@ -136,7 +135,7 @@ struct GatherWeightGradParameters {
   int64_t rows, rows_of_block;  // of the output gradient of one channel, in all images and planes
 };
 
-template <typename T, typename Index>
+template <typename T, int kTapsOfBlock, typename Index>
 __global__ void __launch_bounds__(kThreads)
     gather_volumes_weight_grad(const T* __restrict__ output_grad, const T* __restrict__ input,
                                accumulate_t<T>* __restrict__ partials,
@@ -240,8 +239,11 @@ Partials launch_any_weight_grad(const WeightGrad<T>& pass) {
   constexpr const char* kName = WeightGrad<T>::kName;
   const Geometry& geometry = pass.geometry;
   const int64_t rows = geometry.batch * geometry.depth.output * geometry.height.output;
-  const int64_t groups = geometry.depth.kernel * geometry.height.kernel *
-                         ceil_divide<int64_t>(geometry.width.kernel, kTapsOfBlock);
+  // The taps of a block: as few as there are spare multiply-adds.
+  constexpr int kFewTaps = 4, kManyTaps = 8;
+  const int taps = geometry.width.kernel <= kFewTaps ? kFewTaps : kManyTaps;
+  const int64_t groups =
+      geometry.depth.kernel * geometry.height.kernel * ceil_divide<int64_t>(geometry.width.kernel, taps);
   const int64_t blocks_of_part = checked_product(geometry.output_channels(), groups, kName);
   constexpr int64_t kBlocksOfMultiprocessor = 16, kMostParts = 512;
   const int64_t wanted =
@@ -254,11 +256,15 @@ Partials launch_any_weight_grad(const WeightGrad<T>& pass) {
       static_cast<int>(parts)};
   const GatherWeightGradParameters parameters = {geometry, rows, rows_of_block};
   const unsigned grid = grid_of(blocks_of_part * parts, kName);
-  const auto launch = [&]<typename Index>(Tag<Index>) {
-    gather_volumes_weight_grad<T, Index><<<grid, kThreads, 0, pass.stream>>>(
+  const auto launch = [&]<int kTaps, typename Index>() {
+    gather_volumes_weight_grad<T, kTaps, Index><<<grid, kThreads, 0, pass.stream>>>(
         pass.output_grad, pass.input, static_cast<A*>(partials.memory.mutable_data_ptr()), parameters);
   };
-  offsets_fit_32(geometry) ? launch(Tag<int>()) : launch(Tag<int64_t>());
+  const auto launch_with = [&]<typename Index>(Tag<Index>) {
+    taps == kFewTaps ? launch.template operator()<kFewTaps, Index>()
+                     : launch.template operator()<kManyTaps, Index>();
+  };
+  offsets_fit_32(geometry) ? launch_with(Tag<int>()) : launch_with(Tag<int64_t>());
   check_launch(kName);
   return partials;
 }

@@ -56,9 +56,9 @@ struct SweepWeightGradTraits {
 
   static constexpr int kInputStages = kKeepsGrads ? kAhead + 1 : kDepth + kAhead * kStrideDepth;
   static constexpr int kGradStages = kAhead + 1;
-  static constexpr int kMostOfGroup = kGroups == 1 ? 256 : kGroups > 3 ? 32 : 64;
+  static constexpr int kMostOfGroup = kGroups == 1 ? 128 : kGroups > 3 ? 32 : 64;
   static constexpr int kMostThreads = kGroups * kMostOfGroup;
-  static constexpr int kBlocks = kGroups == 1 || kGroups > 5 ? 2 : 3;
+  static constexpr int kBlocks = kGroups == 1 ? 4 : kGroups > 5 ? 2 : 3;
   static constexpr ThreadShape kShape = {.columns = kColumns,
                                          .rows = kRows,
                                          .step_columns = Columns::kStep,
