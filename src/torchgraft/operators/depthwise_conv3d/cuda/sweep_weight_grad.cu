@@ -13,8 +13,9 @@
 // At the end the threads of a warp, then the warps of a group are added up in a fixed order, and a second
 // kernel adds up the blocks: the bits are the same at each run.
 //
-// Predicted on an H100, bf16, X3D (8,54,16x56x56), k 3: 585 M multiply-adds and 40 % more for loads and
-// conversions, 28 us, and 36 of memory. With k = 5 and 7 multiply-adds bound, as forward.
+// Measured on an H100 (PyTorch 2.11; floors are the time of a copy): bf16 (8,54,16x56x56), k 3: 86 us
+// (3.0 floors), PyTorch 1,246; fp32 94 us (1.6), PyTorch 1,216; bf16 (2,32,96x96x96), k 5: 549 us, PyTorch
+// 13,318; bf16 (1,32,64x64x64), k 7: 178 us, PyTorch 4,112.
 #include "kernels.h"
 #include "staging.cuh"
 
