@@ -7,8 +7,8 @@
 // same time. For the weight gradient a thread keeps the sums of all taps, and the output gradients of as many
 // planes as the kernel is deep; the threads of a block, and then blocks, are added up in a fixed order.
 //
-// Measured on an H100 (PyTorch 2.11; floors are the time of a copy), bf16 (8,54,16x56x56), k 3: forward 110 us
-// (3.8 floors), PyTorch 1,217; input gradient 103 us, PyTorch 868; weight gradient 114 us, PyTorch 3,080.
+// Measured on an H100 (PyTorch 2.11; floors are the time of a copy), bf16 (8,54,16x56x56), k 3: forward 110
+// us (3.8 floors), PyTorch 1,217; input gradient 103 us, PyTorch 868; weight gradient 114 us, PyTorch 3,080.
 #include "kernels.h"
 #include "staging.cuh"
 

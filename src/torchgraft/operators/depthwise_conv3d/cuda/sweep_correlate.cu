@@ -6,11 +6,11 @@
 // four in shared memory by asynchronous copies, of which three are in flight while a fourth is used; a
 // block meets once a plane.
 //
-// Measured on an H100 (PyTorch 2.11; floors are the time of a copy), forward: bf16 (8,54,16x56x56), k 3: 80 us
-// (2.8 floors), PyTorch 430; fp32 93 us (1.6), PyTorch 412; bf16 (2,32,96x96x96), k 5: 496 us, PyTorch 5,733;
-// bf16 (1,32,64x64x64), k 7: 188 us, PyTorch 2,053. Instructions bound: with k 3 those beside the 27
-// multiply-adds of a result are as many again; with k 5, 70 % of the multiply-adds' issue slots are used at two
-// thirds of a full rate, of which registers in the same bank take a part.
+// Measured on an H100 (PyTorch 2.11; floors are the time of a copy), forward: bf16 (8,54,16x56x56), k 3: 80
+// us (2.8 floors), PyTorch 430; fp32 93 us (1.6), PyTorch 412; bf16 (2,32,96x96x96), k 5: 496 us, PyTorch
+// 5,733; bf16 (1,32,64x64x64), k 7: 188 us, PyTorch 2,053. Instructions bound it, not memory: with k 3 there
+// was another instruction for each multiply-add, with k 5 two for five; schedulers issue in 0.67 of all
+// cycles, where warps wait for each other once a plane.
 #include "kernels.h"
 #include "staging.cuh"
 
