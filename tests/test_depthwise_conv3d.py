@@ -24,8 +24,6 @@ from torchgraft.operators.depthwise_conv3d.case import VolumeCase, same
 from torchgraft.operators.depthwise_conv3d.operator import convolution
 from torchgraft.operators.depthwise_conv3d.window import VolumeWindow
 
-# There is no CUDA kernel, which a warning says.
-pytestmark = pytest.mark.filterwarnings("ignore::torchgraft.kernels.fallback.PerformanceWarning")
 each_device = pytest.mark.parametrize("device", find_devices())
 
 

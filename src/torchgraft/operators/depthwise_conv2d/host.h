@@ -84,22 +84,26 @@ Tensor reinterpreted(const Tensor& tensor, const StridedOf<kDim>& as) {
   return Tensor(result);
 }
 
-// The volumes themselves if they are dense in the layout, otherwise a copy in it.
-inline Tensor volumes_in(const Tensor& volumes, Layout layout) {
+// The volumes themselves if they are dense in the layout or in the other one, otherwise a copy in it; and the
+// layout that they have then.
+inline std::pair<Tensor, Layout> dense_volumes(const Tensor& volumes, Layout layout) {
   check_memory(volumes, "a tensor");
   const StridedOf<5> given = strided<5>(volumes);
-  if (has_layout(given, layout)) return volumes;
+  const Layout other = layout == Layout::contiguous ? Layout::channels_last : Layout::contiguous;
+  for (const Layout found : {layout, other}) {
+    if (has_layout(given, found)) return {volumes, found};
+  }
   std::array<int64_t, 5> sizes;
   std::transform(given.sizes.begin(), given.sizes.end(), sizes.begin(),
                  [](int64_t size) { return std::max<int64_t>(size, 1); });
   Tensor copy = empty_strided(given.sizes.data(), dense_strides(sizes, layout).data(), 5, volumes);
   torch::stable::copy_(copy, volumes);
-  return copy;
+  return {copy, layout};
 }
 
-// A tensor of sequences (N, C, L) as images of one row (N, C, 1, L), or of volumes as images (N, C, D * H, W)
-// that are dense in a layout, for which volumes may be copied; and images as what they were made of, where
-// volumes have so many planes.
+// A tensor of sequences (N, C, L) as images of one row (N, C, 1, L), or of volumes as images (N, C, D * H,
+// W). Volumes that are dense in neither layout are copied into the one asked for. And images as what they
+// were made of, where volumes have so many planes.
 template <size_t kRank>
 Tensor as_images(Tensor tensor, [[maybe_unused]] Layout layout = Layout::contiguous) {
   if constexpr (kRank == 1) {
@@ -108,8 +112,8 @@ Tensor as_images(Tensor tensor, [[maybe_unused]] Layout layout = Layout::contigu
     return tensor;
   } else {
     const std::array<int64_t, 5> sizes = strided<5>(tensor).sizes;
-    return reinterpreted(volumes_in(tensor, layout),
-                         dense<4>({sizes[0], sizes[1], sizes[2] * sizes[3], sizes[4]}, layout));
+    const auto [volumes, found] = dense_volumes(tensor, layout);
+    return reinterpreted(volumes, dense<4>({sizes[0], sizes[1], sizes[2] * sizes[3], sizes[4]}, found));
   }
 }
 template <size_t kRank>

@@ -5,9 +5,9 @@
 // and CUDA neither has a kernel, and PyTorch's own convolutions call neither. Ours stand there. The names are
 // everybody's, so what is not depthwise is refused.
 //
-// Images (N, C, H, W) and sequences (N, C, L) come here, and volumes (N, C, D, H, W) on devices whose kernels
-// take them. Padding may have twice as many numbers as a kernel
-// has directions: those in front, then those behind.
+// Images (N, C, H, W), sequences (N, C, L) and volumes (N, C, D, H, W) come here. Device::Volumes is the
+// device of the host functions of volumes. Padding may have twice as many numbers as a kernel has directions:
+// those in front, then those behind.
 #pragma once
 
 #include <torch/csrc/stable/library.h>
@@ -77,10 +77,12 @@ struct Passes<Device, 2> {
 };
 template <typename Device>
 struct Passes<Device, 3> {
-  using Forward = Registered<kForward<3>, &volumes_forward_on<Device>, &volumes_forward_by_pytorch>;
-  using InputGrad = Registered<kInputGrad<3>, &volumes_input_grad_on<Device>, &volumes_input_grad_by_pytorch>;
+  using Volumes = typename Device::Volumes;
+  using Forward = Registered<kForward<3>, &volumes_forward_on<Volumes>, &volumes_forward_by_pytorch>;
+  using InputGrad =
+      Registered<kInputGrad<3>, &volumes_input_grad_on<Volumes>, &volumes_input_grad_by_pytorch>;
   using WeightGrad =
-      Registered<kWeightGrad<3>, &volumes_weight_grad_on<Device>, &volumes_weight_grad_by_pytorch>;
+      Registered<kWeightGrad<3>, &volumes_weight_grad_on<Volumes>, &volumes_weight_grad_by_pytorch>;
 };
 
 // Calls a function with the rank of what a tensor holds, as a constant; with that of images for a tensor that
@@ -88,9 +90,7 @@ struct Passes<Device, 3> {
 template <typename Device, typename Function>
 auto with_rank(const Tensor& tensor, const Function& function) {
   if (tensor.dim() == 3) return function(std::integral_constant<size_t, 1>());
-  if constexpr (Device::kTakesVolumes) {
-    if (tensor.dim() == 5) return function(std::integral_constant<size_t, 3>());
-  }
+  if (tensor.dim() == 5) return function(std::integral_constant<size_t, 3>());
   return function(std::integral_constant<size_t, 2>());
 }
 

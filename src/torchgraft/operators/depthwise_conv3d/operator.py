@@ -1,6 +1,6 @@
 """The declarations of depthwise_conv3d and of its two gradients.
 
-Kernels are those of depthwise_conv2d, which take volumes on a CPU. On CUDA there are none yet, and PyTorch computes.
+Kernels are those of depthwise_conv2d on a CPU, which take volumes, and its own on CUDA.
 The gradient of each of the three is made of the other two: derivatives of every order run on kernels.
 """
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from torchgraft.arguments import flag, record_call, sizes, whole
 from torchgraft.kernels.cpp_autograd import record_as_convolution
 from torchgraft.layout import CHANNELS_LAST, is_channels_last, layout_beside
-from torchgraft.operator import FLOATING, Operator
+from torchgraft.operator import Operator
 from torchgraft.operators.depthwise import (
     bias_grad,
     explain_forward,
@@ -341,9 +341,6 @@ _WINDOW_SCHEMA = (
     "int dilation_width"
 )
 
-# PyTorch computes it on CUDA: the reference runs there.
-_KERNELS = {"cpu": FLOATING}
-
 convolution = Operator(
     f"torchgraft::depthwise_conv3d(Tensor input, Tensor weight, Tensor? bias, {_WINDOW_SCHEMA}) -> Tensor",
     reference=reference.depthwise_conv3d,
@@ -358,7 +355,6 @@ convolution = Operator(
     sharding="N C _ _ _, C _ _ _ _, C -> N C _ _ _; neighbouring voxels are on another device then",
     strides="reference",
     flops=flops.forward,
-    kernels=_KERNELS,
     explain=_explain,
 )
 
@@ -373,7 +369,6 @@ input_grad = Operator(
     vmap=input_grad_vmap,
     sharding="N C _ _ _, C _ _ _ _, channels=C -> N C _ _ _; neighbouring voxels are on another device then",
     flops=flops.input_grad,
-    kernels=_KERNELS,
     explain=_explain_input_grad,
 )
 
@@ -388,7 +383,6 @@ weight_grad = Operator(
     vmap=weight_grad_vmap,
     sharding="N C _ _ _, N C _ _ _ -> C _ _ _ _; neighbouring voxels are on another device then",
     flops=flops.weight_grad,
-    kernels=_KERNELS,
     explain=_explain_weight_grad,
 )
 

@@ -1,6 +1,7 @@
 """Inputs for depthwise_conv3d and its gradients: borders of its kernels, each by name.
 
-Kernels are those of depthwise_conv2d, whose own samples have more of their borders; here are those of several planes.
+Kernels for a CPU are those of depthwise_conv2d, whose own samples have more of their borders; here are those of several
+planes, and of the kernels for a GPU.
 """
 
 from collections.abc import Callable, Iterator
@@ -52,6 +53,27 @@ _SINGLE = (
     VolumeCase("slabs and bands are cut", (1, 2, 14, 36, 36), (3, 3, 3), same((3, 3, 3))),
     VolumeCase("many channels", (1, 131, 2, 3, 3), (2, 2, 2), PLAIN, channels_last=True),
 )
+# Sweeps along depth on a GPU: each kernel and stride, rows in pieces of 16, 8, 4 and 2 bytes, tiles, stretches of
+# depth, several volumes in a block.
+_SWEEPS = (
+    VolumeCase("sweep of rows of whole vectors, in stretches of depth", (1, 2, 19, 5, 16), (3, 3, 3), same((3, 3, 3))),
+    VolumeCase("sweep of rows of eight bytes", (1, 2, 4, 9, 12), (3, 3, 3), same((3, 3, 3))),
+    VolumeCase("sweep of rows of four bytes", (1, 2, 4, 6, 10), (5, 5, 5), same((5, 5, 5))),
+    VolumeCase("sweep of odd rows", (1, 2, 5, 4, 11), (5, 5, 5), same((5, 5, 5), (2, 2, 2))),
+    VolumeCase("sweep in tiles of columns", (1, 1, 2, 3, 264), (3, 3, 3), same((3, 3, 3))),
+    VolumeCase("sweep in tiles of rows", (1, 1, 2, 67, 56), (3, 3, 3), same((3, 3, 3))),
+    VolumeCase("sweep of many small volumes", (3, 7, 2, 3, 4), (3, 3, 3), same((3, 3, 3))),
+    VolumeCase("sweep with stride 2", (2, 3, 7, 8, 12), (3, 3, 3), same((3, 3, 3), (2, 2, 2))),
+    VolumeCase("sweep with stride (1, 2, 2) in tiles", (1, 2, 3, 38, 72), (3, 3, 3), same((3, 3, 3), (1, 2, 2))),
+    VolumeCase(
+        "sweep with stride 2 in tiles of rows and columns", (1, 1, 3, 59, 256), (5, 5, 5), same((5, 5, 5), (2, 2, 2))
+    ),
+    VolumeCase("sweep without padding", (1, 2, 6, 7, 18), (5, 5, 5), PLAIN),
+    VolumeCase("sweep of more padding in front", (1, 2, 4, 5, 8), (3, 3, 3), VolumeWindow(1, 1, 1, 2, 2, 2, 0, 1, 0)),
+    VolumeCase("sweep of 7x7x7 in tiles", (1, 2, 5, 21, 40), (7, 7, 7), same((7, 7, 7))),
+    VolumeCase("sweep of 3x1x1", (1, 3, 6, 4, 9), (3, 1, 1), same((3, 1, 1))),
+    VolumeCase("sweep of 5x5x5 with stride 2", (1, 2, 8, 9, 16), (5, 5, 5), same((5, 5, 5), (2, 2, 2)), multiplier=2),
+)
 
 
 def _cases() -> Iterator[VolumeCase]:
@@ -60,6 +82,7 @@ def _cases() -> Iterator[VolumeCase]:
         # A gradient that is not told otherwise is laid out as what it is made of: here.
         yield replace(case, name=f"{case.name}, channels_last", channels_last=True, is_told=number % 2 == 0)
     yield from _SINGLE
+    yield from _SWEEPS
 
 
 def _draw_case(random: Random) -> VolumeCase:

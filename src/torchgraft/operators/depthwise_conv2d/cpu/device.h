@@ -11,7 +11,7 @@ namespace torchgraft::depthwise {
 
 class Cpu {
  public:
-  static constexpr bool kTakesVolumes = true;
+  using Volumes = Cpu;
 
   explicit Cpu(const Tensor&) {}
 

@@ -5,6 +5,7 @@
 #include <torchgraft/cuda.cuh>
 #include <torchgraft/relayout.cuh>
 
+#include "../../depthwise_conv3d/cuda/device.cuh"
 #include "../host.h"
 #include "dispatch.h"
 #include "policy.h"
@@ -13,8 +14,8 @@ namespace torchgraft::depthwise {
 
 class Cuda {
  public:
-  // The kernels have two directions.
-  static constexpr bool kTakesVolumes = false;
+  // These kernels have two directions.
+  using Volumes = CudaVolumes;
 
   explicit Cuda(const Tensor& tensor) : scope_(tensor) {}
 
