@@ -1,10 +1,10 @@
 """Invalid input raises a clear Python error, and never causes a crash or a meaningless result.
 
 Proves: each argument in turn gets a wrong type, rank, size, dtype or device; numbers become negative, zero, huge or
-larger than float32 holds; and the call gets too few or too many arguments. If the reference raises an error, the operator raises a ValueError or
-TypeError that names the operator; called through `torch.ops`, it raises at least an error. If the reference returns a
-result, the operator returns the same result or raises such an error. Kernels of the operator also refuse a tensor whose
-storage was freed, in whole or in part. No such call ends the process.
+larger than float32 holds; and the call gets too few or too many arguments. If the reference raises an error, the
+operator raises a ValueError or TypeError that names the operator; called through `torch.ops`, it raises at least an
+error. If the reference returns a result, the operator returns the same result or raises such an error. Kernels of the
+operator also refuse a tensor whose storage was freed, in whole or in part. No such call ends the process.
 
 Cannot prove: anything about two wrong arguments at once, or about results for huge numbers if the reference needs more
 memory or time than this check allows.
