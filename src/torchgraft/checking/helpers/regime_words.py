@@ -12,6 +12,10 @@ from torchgraft.checking.tensors.arguments import tensors_of
 from torchgraft.checking.tensors.compare import Mismatch
 from torchgraft.checking.tensors.own_error import Worse
 
+_TIES = {
+    **dict.fromkeys(("ties", "zeros"), "ties: where values are equal, "),
+    "halves": "rounds halves in another direction: ",
+}
 # The steps of a bisection.
 _STEPS = 30
 
@@ -36,7 +40,7 @@ def explained(
     if regime.kind == "large":
         cause = _of_large(call, unit, regime, arguments, worse, ask)
     elif worse.kind == "integer":
-        ties = "ties: where values are equal, " if regime.kind in ("ties", "zeros") else ""
+        ties = _TIES.get(regime.kind, "")
         cause = f"{ties}{worse.what} for {subject} is {worse.found} and the reference's {worse.expected}"
     elif regime.kind == "mean" and is_lost:
         advice = "an exponential: subtract the maximum, which may be far below 0"

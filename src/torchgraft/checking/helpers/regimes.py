@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -24,6 +24,8 @@ _QUICK_SECONDS, _SECONDS = 1.0, 10.0
 _MEAN = 1e4
 HUGE, TINY = 1e20, 1e-30
 
+# Where a sample allows it, 1.
+_POWERS = (1.0, *(2.0**-power for power in range(1, 11)), *(2.0**power for power in range(1, 11)))
 # Of fewer elements no part of a dimension is asked: blocks are wider.
 _NARROW = 3
 
@@ -54,7 +56,7 @@ class Regime:
         factor: what they are multiplied by; 1 if they are made in another way.
     """
 
-    kind: Literal["ties", "zeros", "large", "mean", "small", "mask", "integers", "part"]
+    kind: Literal["ties", "halves", "zeros", "large", "mean", "small", "mask", "integers", "part"]
     values: str
     change: Change
     factor: float = 1.0
@@ -254,6 +256,39 @@ def part_regimes(call: Call, unit: Unit, *, has_masks: bool) -> Iterator[Regime]
             yield Regime("part", f"times 3000 {place}", partial(_larger, dim, part))
             if has_masks and not tensor.is_complex():
                 yield Regime("mask", f"with -inf {place}", partial(_filled, dim, part, -torch.inf))
+
+
+def halved(call: Call) -> Iterator[tuple[Call, Unit, Regime]]:
+    """Yields calls in which one argument lies halfway between multiples of a power of two, which all others are.
+
+    Quotients and products of both are halves then, in every dtype, and it shows in which direction a kernel rounds.
+    """
+    places = [place for unit in units(call, is_number) if len(unit.places) == 1 for place in unit.places]
+    for place in places:
+        drawn = {other: call.sample.arguments[other] for other in places if other != place}
+        if any(not isinstance(each, Drawn) or each.distinct for each in drawn.values()):
+            continue
+        step = next((each for each in _POWERS if all(map(partial(_may_be, each), drawn.values()))), None)
+        if step is None:
+            continue
+        same = {other: replace(each, values=(step,)) for other, each in drawn.items()}
+        arguments = tuple(same.get(other, value) for other, value in enumerate(call.sample.arguments))
+        alike = replace(call, sample=replace(call.sample, arguments=arguments))
+        beside = f", where all others are {step:g}," if drawn else ""
+        for width in dict.fromkeys((step, 1 / step)):
+            values = f"halfway between multiples of {width:g}{beside}"
+            unit = Unit(call.declaration.arguments[place].name, (place,))
+            yield alike, unit, Regime("halves", values, partial(_halfway, width))
+
+
+def _may_be(value: float, drawn: Drawn) -> bool:
+    """Whether a sample allows a number."""
+    least, most = limits_of(drawn)
+    return drawn.rounded is None and (least is None or value >= least) and (most is None or value <= most)
+
+
+def _halfway(width: float, values: Tensor) -> Tensor:
+    return ((values / width).floor() + 0.5) * width
 
 
 def _part_of(values: Tensor, dim: int, part: slice) -> Tensor:

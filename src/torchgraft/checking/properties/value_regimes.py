@@ -42,6 +42,7 @@ from torchgraft.checking.helpers.regimes import (
     Unit,
     changed,
     each_telling,
+    halved,
     integer_regimes,
     is_usable,
     mixes,
@@ -139,6 +140,8 @@ def _check_call(case: Case, call: Call) -> None:
     asked += [(unit, regime) for unit in units(call, _is_whole) for regime in integer_regimes(call, unit)]
     for unit, regime in asked:
         _ask(call, unit, regime)
+    for alike, unit, regime in halved(call):
+        _ask(alike, unit, regime)
 
 
 def _ask(call: Call, unit: Unit, regime: Regime) -> None:
@@ -159,12 +162,19 @@ def _worst(call: Call, regime: Regime, arguments: tuple[Any, ...]) -> Worse | No
     """Finds an element that is worse than it can be; None if there is none, or the values make no sense."""
     exact = in_float64(arguments)
     try:
+        expected = call.reference(*exact)
+        # Every dtype holds halves, and so a code that a kernel makes of them has no excuse.
+        is_code = regime.kind == "halves" and all(map(_is_whole, tensors_of([expected])))
         known = OwnError(
-            exact=call.reference(*exact),
+            exact=expected,
             own=_in_own_dtype(call, arguments),
             nearby=lambda: (
                 call.reference(*each)
-                for each in nearby_arguments(exact, call.dtype, keep_ties=regime.kind in ("ties", "zeros"))
+                for each in (
+                    [exact]
+                    if is_code
+                    else nearby_arguments(exact, call.dtype, keep_ties=regime.kind in ("ties", "zeros"))
+                )
             ),
             dtype=call.precision,
             summed=call.summed,

@@ -2,13 +2,14 @@
 
 Proves: in float64, on a few small samples, vmap gives what a loop over the reference gives: over each tensor alone,
 along its first and its last dimension; over all tensors at once; over different dimensions; over a batch of one;
-nested; and of the gradient. Eager and compiled calls are checked.
+nested; with -1 for a whole number, as of a dimension; and of the gradient. Eager and compiled calls are checked.
 
 Cannot prove: that a batch is computed at once: an operator without a vmap rule runs a loop, and records that as a
 fallback.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torchgraft.checking.case import Case
 from torchgraft.checking.helpers.transforming import Both, Function, check_samples, moved_tensors, squares
 from torchgraft.checking.property import COMPILER, Property
 from torchgraft.checking.result import NotApplicable
+from torchgraft.checking.tensors.arguments import replaced
 from torchgraft.checking.tensors.dtypes import in_float64
 
 InDims = tuple[int | None, ...]
@@ -59,6 +61,22 @@ def _check_eager(both: Both) -> None:
         one_alone: InDims = (0, *[None] * (count - 1))
         _expect_as_loop(both, one_alone, batch, f"of torch.func.grad, over {both.names[0]} alone", gradient=True)
     _expect_nested_as_loops(both, batch)
+    for other, what in _with_other_numbers(both.call):
+        _expect_as_loop(Both(other), everywhere, batch, f"over all tensors, with {what}")
+
+
+def _with_other_numbers(call: Call) -> Iterator[tuple[Call, str]]:
+    """Yields calls with -1 in the place of a whole number, as a dimension that is counted from the end."""
+    given = call.sample.arguments
+    for place, argument in enumerate(call.declaration.arguments[: len(given)]):
+        if argument.kind != "int" or argument.is_list or type(given[place]) is not int or given[place] < 0:
+            continue
+        other = replace(call, sample=replace(call.sample, arguments=replaced(given, place, -1)))
+        try:
+            other.expect_close(other.function(*other.arguments), other.expected())
+        except Exception:  # `numbers` and `bad_input` ask for it
+            continue
+        yield other, f"{argument.name}=-1"
 
 
 def _check_compiled(both: Both) -> None:
