@@ -12,7 +12,9 @@ import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
-from torch.func import grad, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
+from torch.func import functionalize, grad, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.testing import assert_close
 from torch.utils._pytree import tree_leaves
 
 import torchgraft
@@ -593,6 +595,54 @@ def test_a_mixture_of_dtypes_is_refused_unless_it_is_declared():
 def test_a_schema_that_cannot_be_served_says_why(schema, problem):
     with pytest.raises(ValueError, match=problem):
         Operator(schema, reference=lambda *a: a[0], output=lambda *a: a[0])
+
+
+_sine = Operator(
+    "composition::sine(Tensor input) -> (Tensor, Tensor)",
+    reference=lambda input: (input.sin(), input.cos()),
+    gradient=lambda needs_grad, grads, saved, input: grads[0] * saved[0],
+    visible_outputs=1,
+)
+
+
+@pytest.mark.filterwarnings("ignore::torchgraft.PerformanceWarning")
+@pytest.mark.parametrize("by_name", [False, True], ids=["the operator", "torch.ops"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        functionalize,
+        lambda function: functionalize(grad(lambda input: function(input).square().sum())),
+        lambda function: grad(lambda input: functionalize(function)(input).square().sum()),
+        lambda function: functionalize(vmap(function)),
+        lambda function: vmap(functionalize(function)),
+        lambda function: functionalize(hessian(lambda input: function(input).square().sum())),
+        lambda function: functionalize(vmap(grad(function))),
+        lambda function: functionalize(lambda input: jvp(function, (input,), (input,))),
+    ],
+)
+def test_functionalize_in_every_nesting(way, by_name):
+    def in_place(function):
+        def call(input):
+            changed = input.clone()
+            changed.view(-1)[:1].add_(1)
+            return function(changed).mul_(2)
+
+        return call
+
+    called = (lambda input: torch.ops.composition.sine(input)[0]) if by_name else _sine
+    input = torch.linspace(-1, 1, 3, dtype=D)
+    assert_close(way(in_place(called))(input), way(in_place(torch.sin))(input))
+
+
+@pytest.mark.filterwarnings("ignore::torchgraft.PerformanceWarning")
+def test_functionalize_records_the_operator_and_its_gradient_outside():
+    input = torch.linspace(-1, 1, 3, dtype=D)
+    graph = make_fx(functionalize(_sine))(input).graph
+    assert _sine.public in [node.target for node in graph.nodes]
+    needing = input.clone().requires_grad_()
+    (found,) = torch.autograd.grad(functionalize(_sine)(needing).sum(), needing, create_graph=True)
+    assert_close(found, input.cos())
+    assert_close(torch.autograd.grad(found.sum(), needing), (-input.sin(),))
 
 
 def test_a_name_that_was_refused_is_free():

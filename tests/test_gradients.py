@@ -89,6 +89,49 @@ def test_a_gradient_of_what_has_none_is_dropped():
     assert constant.grad is None
 
 
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"gradient": lambda needs_grad, grads, saved, input, constants: (grads[0] * sum(constants), None)},
+        {"gradient": "reference"},
+        {},
+        {"compile": "reference"},
+        {"kernels": "reference", "compile": "reference"},
+        {"kernels": {"cpu": (torch.float32,)}},
+    ],
+    ids=["a formula", "the reference", "nothing", "compiled reference", "a name", "no kernel for the dtype"],
+)
+def test_nothing_passes_through_what_is_not_differentiable(declared):
+    operator = declare(
+        "(Tensor input, Tensor[] constants) -> (Tensor, Tensor statistics)",
+        lambda input, constants: (input * sum(constants), input.square()),
+        not_differentiable=("constants", "statistics"),
+        **declared,
+    )
+
+    def sum_of_results(function, way=lambda each: each):
+        return way(lambda input, constant: sum(function(input, [constant, constant])))
+
+    def constant_by_hand(input, constants):
+        return input * sum(constants).detach(), input.square().detach()
+
+    input, constant = values(3, 3)
+    plain = input.detach(), constant.detach()
+    gradients = 2 * plain[1], torch.zeros_like(plain[1])
+    called = sum_of_results(operator)
+    for way in (lambda each: each, lambda each: torch.compile(each, backend="aot_eager", fullgraph=True)):
+        assert_close(
+            torch.autograd.grad(way(called)(input, constant).sum(), (input, constant), materialize_grads=True),
+            gradients,
+        )
+    for function in (operator, getattr(torch.ops.gradients, operator.name)):
+        found = torch.func.jvp(sum_of_results(function), plain, plain)
+        assert_close(found, torch.func.jvp(sum_of_results(constant_by_hand), plain, plain))
+        for way in (lambda each: each, torch.func.functionalize):
+            called = sum_of_results(function, way)
+            assert_close(torch.func.grad(lambda *each: called(*each).sum(), (0, 1))(*plain), gradients)  # noqa: B023
+
+
 def test_one_gradient_need_not_stand_in_a_tuple():
     operator = declare(
         "(Tensor input) -> Tensor",

@@ -148,3 +148,35 @@ print(operator(torch.ones(2)).tolist(), torchgraft.fallbacks())
         env={**os.environ, "TORCHGRAFT_JIT": "0"},
     )
     assert (done.stderr, done.stdout) == ("", "[2.0, 2.0] []\n")
+
+
+SUMMED = """Tensor total_cpu(Tensor counts) {
+  const Tensor source = to_contiguous(counts);
+  const int64_t one = 1;
+  Tensor output = empty_contiguous({one}, counts, aoti_torch_dtype_int64());
+  dispatch_integral(counts.scalar_type(), "total", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    accumulate_t<T> sum = 0;
+    for (int64_t i = 0; i < source.numel(); ++i) sum += data_of<T>(source)[i];
+    mutable_data_of<int64_t>(output)[0] = sum;
+  });
+  return output;
+}
+"""
+
+
+def test_dtypes_that_an_argument_names_have_the_kernel_and_whole_numbers_are_summed_exactly():
+    def total(counts):
+        return counts.sum(dtype=torch.int64).reshape(1)
+
+    operator = load_inline(
+        "inline::total(Tensor counts) -> Tensor",
+        reference=total,
+        cpu=SUMMED,
+        dtypes={"counts": [torch.int32, torch.int64]},
+        output=lambda counts: counts.new_empty(1, dtype=torch.int64),
+    )
+    counts = torch.tensor([2**24, 1, 1], dtype=torch.int32)
+    assert operator(counts).tolist() == [2**24 + 2]
+    assert operator(counts.long()).tolist() == [2**24 + 2]
+    assert not [each for each in torchgraft.fallbacks() if each.operator == "inline::total"]

@@ -166,6 +166,8 @@ CAUSES = {
     "overflows_in_its_gradient": "overflows in the gradient of input: finite up to about 88",
     "rounds_a_number": "rounds slope to float32",
     "rounds_a_number_to_halves": "rounds slope to float16: the result of slope=100000.0 in float16, with tensors times",
+    "rounds_halves_away_from_zero": "rounds halves in another direction: the result for input halfway between",
+    "batches_dimensions_that_are_counted_from_the_front": "torch.func.vmap over all tensors, with dim=-1 is wrong",
     "counts_positions_in_float32": "first of 16777217: the result of the operator is wrong",
     "swaps_numbers": "the result of slope=0.1 is wrong",
     "ignores_a_number": "ignores slope: ",

@@ -45,8 +45,18 @@ def forward_mode_active() -> bool:
     """Whether tangents are being carried, by `forward_ad.dual_level()` or by `torch.func.jvp`."""
     if forward_ad._current_level >= 0:
         return True
+    return _transforms_with(_functorch.TransformType.Jvp)
+
+
+def functionalize_active() -> bool:
+    """Whether code runs inside `torch.func.functionalize`, at any depth of transforms."""
+    return _transforms_with(_functorch.TransformType.Functionalize)
+
+
+def _transforms_with(kind: Any) -> bool:
+    """Whether one of the transforms of torch.func that run is of this kind."""
     stack = _functorch.get_interpreter_stack() or ()
-    return any(interpreter.key() == _functorch.TransformType.Jvp for interpreter in stack)
+    return any(interpreter.key() == kind for interpreter in stack)
 
 
 def schema_of(operator: Any) -> Any:

@@ -14,6 +14,7 @@ import torch
 
 from torchgraft import building, native
 from torchgraft.building import BuildError
+from torchgraft.declaration.dtypes import dtypes_of
 from torchgraft.declaration.schema import read_schema
 from torchgraft.kernels.signatures import problem_of
 from torchgraft.operator import FLOATING, Operator
@@ -83,9 +84,9 @@ def load_inline(
         if problem := problem_of(qualified_name, read.arguments, lists, native.signatures_of(library)[name]):
             raise TypeError(problem)
     if "kernels" not in declared:
-        dtypes = declared.get("dtypes", FLOATING)
+        found, primary = dtypes_of(qualified_name, read.arguments, declared.get("dtypes", FLOATING))
         given = [device for device, text in (("cpu", cpu), ("cuda", cuda)) if text is not None]
-        declared["kernels"] = dict.fromkeys(given, dtypes if isinstance(dtypes, tuple) else FLOATING)
+        declared["kernels"] = dict.fromkeys(given, found.get(read.arguments[primary].name, FLOATING))
 
     previous = Operator.registered.get(qualified_name)
     with ExitStack() as undo:

@@ -17,6 +17,7 @@ from torchgraft.declaration.bad_arguments import explain_kinds, explain_memory, 
 from torchgraft.declaration.checks import check_names, check_random
 from torchgraft.declaration.dtypes import FLOATING, dtypes_of
 from torchgraft.declaration.output import output_like_reference
+from torchgraft.declaration.results import as_tuple
 from torchgraft.declaration.schema import (
     REQUIRED,
     Argument,
@@ -43,7 +44,7 @@ class Declaration:
         schema: `namespace::name(Tensor input, ..., int size=1) -> Tensor`.
         arguments: of the schema.
         results: of the schema.
-        reference: as declared.
+        reference: as declared; no gradient and no tangent passes through what `not_differentiable` names.
         output: returns empty results; made from `shapes` or from the reference if none is declared.
         knows_output: whether `output` says more than the reference does.
         sizes_of: what compiled code learns the sizes of results from: a function, or the text of `shapes`.
@@ -266,7 +267,7 @@ def read(
         schema=schema,
         arguments=arguments,
         results=results,
-        reference=called(reference),
+        reference=_without_gradients(called(reference), arguments, results, not_differentiable),
         output=called(output) or told or output_like_reference(called(reference), written, len(results)),
         knows_output=output is not None or told is not None,
         sizes_of=output or (shapes if told else reference),
@@ -296,6 +297,42 @@ def read(
     )
     _check_together(declaration, unsaved, gradient)
     return declaration
+
+
+def _without_gradients(
+    reference: Callable[..., Any], arguments: Sequence[Argument], results: Sequence[Any], names: Sequence[str]
+) -> Callable[..., Any]:
+    """The reference, in which the arguments and results that are not differentiable are constants.
+
+    A reference also runs where PyTorch differentiates it itself, as in forward mode and in compiled code.
+    """
+    constant_arguments = [place for place, each in enumerate(arguments) if each.name in names]
+    written = sum(argument.mutated for argument in arguments)
+    constant_results = [written + place for place, each in enumerate(results) if each.name and each.name in names]
+    if not constant_arguments and not constant_results:
+        return reference
+    returns_one = written + len(results) == 1
+
+    def call(*values: Any) -> Any:
+        given = list(values)
+        for place in constant_arguments:
+            given[place] = _constant(given[place])
+        found = reference(*given)
+        if returns_one:
+            return _constant(found) if constant_results else found
+        # Whoever calls it refuses too few.
+        return tuple(
+            [_constant(each) if place in constant_results else each for place, each in enumerate(as_tuple(found))]
+        )
+
+    return call
+
+
+def _constant(value: Any) -> Any:
+    """A tensor, or each of a list, without its gradient and tangent."""
+    if isinstance(value, (list, tuple)):
+        return [_constant(each) for each in value]
+    return value.detach() if isinstance(value, Tensor) else value
 
 
 def _kernels_here(operator: str, kernels: Kernels | None, dtypes: tuple[torch.dtype, ...] | None) -> Kernels:

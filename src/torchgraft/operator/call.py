@@ -199,7 +199,8 @@ def _make_transformed_call(names: Names, autograd: Autograd) -> _Call:
     declaration = names.declaration
     has_gradient, functional = declaration.gradient is not None, autograd.functional
     reference, apply = _make_reference_call(declaration), _make_apply(declaration)
-    forward_mode_active = pytorch.forward_mode_active
+    visible, call_public = declaration.visible, names.call_public
+    forward_mode_active, functionalize_active = pytorch.forward_mode_active, pytorch.functionalize_active
 
     def call(arguments: Sequence[Any]) -> Any:
         if not has_gradient:
@@ -208,6 +209,10 @@ def _make_transformed_call(names: Names, autograd: Autograd) -> _Call:
         if forward_mode_active():
             note(declaration, arguments, "kernels do not carry forward-mode tangents")
             return with_own_memory(reference(arguments), arguments)
+        # PyTorch has no rule for a Function under functionalize (seen in 2.13). The public name takes the kernel where
+        # nothing is differentiated, and otherwise the reference.
+        if functionalize_active():
+            return visible(call_public(*arguments))
         return apply(functional, arguments)
 
     return call

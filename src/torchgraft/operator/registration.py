@@ -262,7 +262,8 @@ def _make_autograd_kernel(names: Names, autograd: Autograd) -> Callable[..., Any
         needs_grad = torch.is_grad_enabled() and operator.needs_grad(complete)
         # A Function would not be differentiated by torch.func here, and tangents would be lost.
         if pytorch.transform_active() and (needs_grad or pytorch.forward_mode_active()):
-            note(operator, complete, "torch.func cannot look into what torch.ops calls; call the Operator")
+            reason = "torch.func does not differentiate what torch.ops or functionalize calls; call the Operator alone"
+            note(operator, complete, reason)
             with no_autocast(complete):
                 return with_own_memory(operator.reference(*complete), complete)
         if not needs_grad:

@@ -278,6 +278,26 @@ _plant(
     kernels={"cpu": (*_FLOATS, torch.float16)},
 )
 _plant(
+    "rounds_halves_away_from_zero",
+    "rounds halves away from zero, and not to even numbers",
+    "value_regimes",
+    "(Tensor input, Tensor scale) -> Tensor",
+    lambda input, scale: torch.round(input / scale).to(torch.int32),
+    lambda input, scale: (torch.sign(input) * torch.floor((input / scale).abs() + 0.5)).to(torch.int32),
+    Samples((Sample("columns", (Drawn((3, 5)), Drawn((5,), low=0.01, high=0.1))),)),
+)
+_plant(
+    "batches_dimensions_that_are_counted_from_the_front",
+    "its vmap rule moves a dimension that is counted from the end",
+    "vmap",
+    "(Tensor input, int dim) -> Tensor",
+    lambda input, dim: input.cumsum(dim),
+    lambda input, dim: input.cumsum(dim),
+    Samples((Sample("rows", (Drawn((4, 5)), 1)), Sample("columns", (Drawn((4, 5)), 0)))),
+    gradient=lambda needs_grad, grads, saved, input, dim: (grads[0].flip(dim).cumsum(dim).flip(dim),),
+    vmap=lambda operator, batch_size, in_dims, input, dim: (operator(input.movedim(in_dims[0], 0), dim + 1), 0),
+)
+_plant(
     "counts_positions_in_float32",
     "counts positions in float32, which holds no odd number above 2**24",
     "bad_input",

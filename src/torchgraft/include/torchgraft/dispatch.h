@@ -34,9 +34,11 @@ template <typename T>
 concept FloatingType = std::is_same_v<T, double> || std::is_same_v<T, float> || std::is_same_v<T, Half> ||
                        std::is_same_v<T, BFloat16>;
 
-// float16 and bfloat16 are stored in two bytes and summed in float32.
+// What values are summed in: float16 and bfloat16, which are stored in two bytes, in float32; whole numbers in
+// 64 bits.
 template <typename T>
-using accumulate_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
+using accumulate_t = std::conditional_t<std::is_integral_v<T>, int64_t,
+                                        std::conditional_t<std::is_same_v<T, double>, double, float>>;
 
 namespace internal {
 
