@@ -1,4 +1,4 @@
-"""What takes part in a call beside its function: compilers, transforms of functions, `torch.jit.trace`."""
+"""Questions about who takes part in a call beside its function: compilers, transforms, `torch.jit.trace`."""
 
 import torch
 
