@@ -92,7 +92,8 @@ def empty(argument: Any, dtype: torch.dtype) -> Any:
     """An uninitialized tensor in the place of an argument that would be drawn."""
     if not isinstance(argument, Drawn):
         return argument
-    layout = torch.channels_last if argument.channels_last and len(argument.shape) == 4 else torch.contiguous_format
+    channels_last = {4: torch.channels_last, 5: torch.channels_last_3d} if argument.channels_last else {}
+    layout = channels_last.get(len(argument.shape), torch.contiguous_format)
     return torch.empty(argument.shape, dtype=argument.dtype or dtype, memory_format=layout)
 
 
