@@ -476,3 +476,13 @@ def test_a_number_rounded_to_halves_is_named(dtype):
     )
     failed = ask(operator, (Sample("twice", (Drawn((4, 6)), 2.0)),), "numbers")
     assert "rounds scale to float16" in failed["numbers", "float64"]
+
+
+def test_a_product_whose_order_decides_about_nan_is_not_asked():
+    table = (Sample("large numbers and few zeros", (Drawn((2, 6), values=(0.0, *[1e30] * 400)),)),)
+
+    def zero_first(input):
+        return torch.where((input == 0).any(-1), 0, input.prod(-1))
+
+    operator = declare("product_of_rows", UNARY, lambda input: input.prod(-1), zero_first, None, FLOATS[:2])
+    assert ask(operator, table, "limits", "sizes") == {}
