@@ -34,8 +34,8 @@ template <typename T>
 concept FloatingType = std::is_same_v<T, double> || std::is_same_v<T, float> || std::is_same_v<T, Half> ||
                        std::is_same_v<T, BFloat16>;
 
-// What values are summed in: float16 and bfloat16, which are stored in two bytes, in float32; whole numbers
-// in 64 bits.
+// The type that values are summed in: float16 and bfloat16, which are stored in two bytes, in float32; whole
+// numbers in 64 bits.
 template <typename T>
 using accumulate_t = std::conditional_t<std::is_integral_v<T>, int64_t,
                                         std::conditional_t<std::is_same_v<T, double>, double, float>>;

@@ -98,7 +98,7 @@ inline std::string shape_in_words(const Tensor& tensor) {
   return "(" + shape.str() + (tensor.dim() == 1 ? ",)" : ")");
 }
 
-// What these checks say is what `explain` of operator.py says: a C++ program without Python reads it. What is
+// The messages are those of `explain` in operator.py: a C++ program without Python reads these. What is
 // wrong with numbers of dimensions, or with sizes that two tensors share, both say by the declared shapes.
 inline void check_state(const char* name, const Tensor& input, const std::optional<Tensor>& state,
                         const Sizes& sizes, const char* argument) {
@@ -305,7 +305,7 @@ Tensor update(Tensor input, Tensor state, Tensor weight, std::optional<Tensor> b
     index = to_contiguous(*index, argument);
   }
   Tensor output = empty_of(batch, channels, length, has_channels_last(input), input);
-  // What lies in the state, too, would change while it is read.
+  // An input that lies in the state would change while it is read.
   if (may_overlap(input, state)) {
     Tensor copy = empty_of(batch, channels, length, has_channels_last(input), input);
     torch::stable::copy_(copy, input);

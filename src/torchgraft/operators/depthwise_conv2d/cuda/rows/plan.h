@@ -83,7 +83,7 @@ inline RowsWindowPlan plan_rows_window(const PassAxis& axis, int64_t rows, int o
         std::min<int64_t>(threads / plan.chunks, kRowsSharedBytes / bytes_of_row), 1, rows));
     plan.threads = round_up(plan.rows * plan.chunks, kRowWarp);
     plan.shared_bytes = plan.rows * bytes_of_row;
-    // Of all threads, those that have a chunk.
+    // The share of threads that have a chunk.
     return static_cast<double>(plan.rows) * chunks / (static_cast<double>(plan.segments) * plan.threads);
   };
   // Several blocks of a multiprocessor should be at different steps: larger ones only where fewer threads

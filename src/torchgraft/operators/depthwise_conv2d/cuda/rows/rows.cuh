@@ -1,4 +1,4 @@
-// What the kernels of rows share: a part of some rows in shared memory, as it lies in device memory.
+// Shared by the kernels of rows: a part of some rows in shared memory, as it lies in device memory.
 //
 // Shared memory holds chunks of sixteen bytes that begin where a kernel wants them to, and rows may begin
 // anywhere, even at an odd half. A thread loads the two vectors of device memory in which its chunk lies, and

@@ -83,7 +83,7 @@ class SpreadBlock {
 #pragma unroll 4
       for (int i = static_cast<int>(threadIdx.x); i < rows_ * pitch; i += static_cast<int>(blockDim.x)) {
         const int row = pass_.weights.divide(i), tap = i - row * pitch;
-        // What is behind the last tap is never used.
+        // Sources behind the last tap are never used.
         const int place = min(pass_.reversed ? kernel - 1 - tap : tap, kernel - 1);
         weights_[i] =
             static_cast<float>(read_rounded<T>(numbers + int64_t{channel_of(row)} * kernel + max(place, 0)));
