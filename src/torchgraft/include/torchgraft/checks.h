@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <sstream>
 #include <stdexcept>
+#include <string>
 
 namespace torchgraft {
 
@@ -96,6 +97,14 @@ inline void check_dim(const Tensor& tensor, int64_t dim, const char* name) {
 }
 
 namespace internal {
+
+// The sizes of a tensor as Python writes them.
+inline std::string shape_in_words(const Tensor& tensor) {
+  const auto sizes = tensor.sizes();
+  std::ostringstream shape;
+  for (size_t i = 0; i < sizes.size(); ++i) shape << (i == 0 ? "" : ", ") << sizes[i];
+  return "(" + shape.str() + (sizes.size() == 1 ? ",)" : ")");
+}
 
 // PyTorch's number for the kind of device that a tensor is on.
 inline int32_t device_type_of(const Tensor& tensor) {

@@ -7,8 +7,6 @@
 #include <torchgraft/layout.h>
 
 #include <optional>
-#include <sstream>
-#include <string>
 #include <tuple>
 #include <type_traits>
 
@@ -91,13 +89,6 @@ std::optional<Tensor> readable_weight(const std::optional<Tensor>& tensor, const
   return tensor ? std::optional(readable_weight<T>(*tensor, name)) : std::nullopt;
 }
 
-// The sizes of a tensor as Python writes them.
-inline std::string shape_in_words(const Tensor& tensor) {
-  std::ostringstream shape;
-  for (int64_t d = 0; d < tensor.dim(); ++d) shape << (d == 0 ? "" : ", ") << tensor.size(d);
-  return "(" + shape.str() + (tensor.dim() == 1 ? ",)" : ")");
-}
-
 // The messages are those of `explain` in operator.py: a C++ program without Python reads these. What is
 // wrong with numbers of dimensions, or with sizes that two tensors share, both say by the declared shapes.
 inline void check_state(const char* name, const Tensor& input, const std::optional<Tensor>& state,
@@ -108,7 +99,7 @@ inline void check_state(const char* name, const Tensor& input, const std::option
   TORCHGRAFT_CHECK(
       state->size(0) == sizes.states && state->size(1) == sizes.channels && state->size(2) == sizes.width - 1,
       name, ": ", argument, " must be (", sizes.states, ", ", sizes.channels, ", ", sizes.width - 1,
-      ") for a weight of width ", sizes.width, ", got ", shape_in_words(*state));
+      ") for a weight of width ", sizes.width, ", got ", internal::shape_in_words(*state));
 }
 
 // A weight and a bias, which may have another floating dtype than the input; that is checked where they are
@@ -289,9 +280,9 @@ Tensor update(Tensor input, Tensor state, Tensor weight, std::optional<Tensor> b
                 width = weight.size(1);
   TORCHGRAFT_CHECK(state.size(1) == channels, "state must have ", channels, " channels, got ", state.size(1));
   TORCHGRAFT_CHECK(state.size(2) >= width - 1, name, ": state must keep ", width - 1, " times or more, got ",
-                   shape_in_words(state));
+                   internal::shape_in_words(state));
   TORCHGRAFT_CHECK(state_indices || state.size(0) == batch, name, ": state must have ", batch,
-                   " rows, as input has such a batch, got ", shape_in_words(state));
+                   " rows, as input has such a batch, got ", internal::shape_in_words(state));
   for (int64_t d = 0; d < 3; ++d)
     TORCHGRAFT_CHECK(state.stride(d) != 0 || state.size(d) < 2, name,
                      ": state is written to, and must not be expanded: clone it first");

@@ -185,14 +185,6 @@ void check_weight(const Tensor& weight) {
                    weight.size(1));
 }
 
-// The sizes of a tensor as Python writes them.
-inline std::string shape_in_words(const Tensor& tensor) {
-  const auto sizes = tensor.sizes();
-  std::ostringstream shape;
-  for (size_t i = 0; i < sizes.size(); ++i) shape << (i == 0 ? "" : ", ") << sizes[i];
-  return "(" + shape.str() + (sizes.size() == 1 ? ",)" : ")");
-}
-
 template <size_t kRank>
 void check_output_grad(const char* name, const Tensor& output_grad, const Geometry& geometry) {
   const std::array<int64_t, 3> volume = {geometry.depth.output, geometry.height.output,
@@ -202,7 +194,7 @@ void check_output_grad(const char* name, const Tensor& output_grad, const Geomet
   const auto found = output_grad.sizes();
   TORCHGRAFT_CHECK(std::equal(expected.begin(), expected.end(), found.begin()), name,
                    ": output_grad must be ", in_words(expected), " for these sizes, got ",
-                   shape_in_words(output_grad));
+                   internal::shape_in_words(output_grad));
 }
 
 // A weight or bias may have another floating dtype than the image, to which it is then rounded.
@@ -217,7 +209,7 @@ template <size_t kRank>
 Geometry forward_geometry(const char* name, const Tensor& input, const Tensor& weight,
                           const std::optional<Tensor>& bias, const WindowOf<kRank>& window) {
   if (input.dim() != kRank + 2) {
-    fail(name, ": input must be ", Words<kRank>::images, ", got ", shape_in_words(input));
+    fail(name, ": input must be ", Words<kRank>::images, ", got ", internal::shape_in_words(input));
   }
   check_memory(input, "input");
   check_weight<kRank>(weight);
