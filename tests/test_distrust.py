@@ -70,8 +70,8 @@ def honest(input):
 
 
 def by_address(input):
-    """The allocator gives the same address again."""
-    return _kept.setdefault((input.data_ptr(), input.shape), 2 * input).clone()
+    """The allocator gives the same addresses again, or one nearby: no call is left to chance."""
+    return _kept.setdefault((input.data_ptr() >> 24, input.shape), 2 * input).clone()
 
 
 def by_sizes(input):
