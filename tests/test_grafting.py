@@ -1,8 +1,11 @@
 """graft(model) on real architectures, built from their configurations with random weights."""
 
 import copy
+import gc
+import io
 import pickle
 import re
+import weakref
 
 import pytest
 import torch
@@ -10,9 +13,10 @@ import torch.nn.utils.parametrize as parametrize
 from torch import nn
 from torch._inductor.utils import run_and_get_code
 from torch.nn.utils import prune
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchgraft
-from torchgraft import graft, graft_report, ungraft
+from torchgraft import functional_calls, graft, graft_report, ungraft
 from torchgraft.nn import DepthwiseConv2d
 
 
@@ -37,8 +41,8 @@ def efficientnet():
 
 
 MODELS = {"ConvNeXt": convnext, "MobileNetV2": mobilenet_v2, "EfficientNet": efficientnet}
-# EfficientNet's depthwise layers there are of a subclass of Conv2d, and what a subclass does is its own affair.
-GRAFTED = {"ConvNeXt": 5, "MobileNetV2": 17, "EfficientNet": 0}
+# EfficientNet's depthwise layers there are of a subclass of Conv2d, which keeps its forward pass.
+GRAFTED = {"ConvNeXt": 5, "MobileNetV2": 17, "EfficientNet": 7}
 
 
 def run(model, images):
@@ -62,7 +66,6 @@ def test_same_outputs_gradients_and_state_dict(name):
     assert graft(model) is model
     report = graft_report(model)
     assert len(report.grafted) == GRAFTED[name]
-    assert report.grafted or any("EfficientNetDepthwiseConv2d" in reason for reason in report.left.values())
     assert not report.graftable
     assert [path for path, _ in model.named_modules()] == names
     assert list(model.state_dict()) == list(state)
@@ -78,6 +81,20 @@ def test_same_outputs_gradients_and_state_dict(name):
     assert graft_report(ungraft(model)).grafted == ()
     assert graft_report(model).graftable == report.grafted
     torch.testing.assert_close(run(model, images)[0], expected, rtol=0, atol=0)
+
+
+def calls_of(function):
+    """The names of torchgraft's operators that a function calls, one for each call."""
+    names = []
+
+    class Listening(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            names.extend([func._opname] if func.namespace == "torchgraft" else [])
+            return func(*args, **(kwargs or {}))
+
+    with torch.no_grad(), Listening():
+        function()
+    return names
 
 
 def network():
@@ -99,53 +116,55 @@ def test_hooks_mode_and_parameters_are_kept():
     assert model[1] is layer
     assert layer.weight is weight
     assert not layer.training
-    model(torch.randn(1, 1, 9, 9))
-    assert seen == [DepthwiseConv2d]
+    assert calls_of(lambda: model(torch.randn(1, 1, 9, 9))) == ["depthwise_conv2d"]
+    assert seen == [nn.Conv2d]
 
 
-def test_twice_is_once():
-    model = graft(network())
-    types = [type(module) for module in model.modules()]
-    assert [type(module) for module in graft(model).modules()] == types
+def test_twice_is_once_and_nothing_is_left_behind():
+    model = nn.ModuleDict({name: build() for name, build in KINDS.items()})
+    before = [dict(vars(module)) for module in model.modules()]
+    after = [dict(vars(module)) for module in graft(model).modules()]
+    assert [dict(vars(module)) for module in graft(model).modules()] == after != before
     ungraft(model)
-    assert [type(module) for module in ungraft(model).modules()] == [type(module) for module in network().modules()]
+    assert [dict(vars(module)) for module in ungraft(model).modules()] == before
 
 
 def test_a_model_that_is_itself_a_layer():
     layer = nn.Conv2d(4, 4, 3, groups=4)
-    assert type(graft(layer)) is DepthwiseConv2d
+    assert graft_report(graft(layer)).grafted == ("",)
     assert "(the model itself)" in str(graft_report(layer))
 
 
 def test_what_is_left_alone_and_why():
-    class Own(nn.Conv2d):
-        """A subclass: what it does in forward is its own."""
-
+    replaced = nn.ConvTranspose1d(8, 8, 3, groups=8)
+    replaced.forward = lambda input: input
     model = nn.ModuleDict(
         {
             "one channel": nn.Conv2d(1, 8, 3),
             "dense": nn.Conv2d(8, 8, 3),
             "grouped": nn.Conv2d(8, 8, 3, groups=4),
-            "subclass": Own(8, 8, 3, groups=8),
-            "one dimension": nn.Conv1d(8, 8, 3, groups=8),
-            "transposed": nn.ConvTranspose2d(8, 8, 3, groups=8),
+            "lazy": nn.LazyConv2d(8, 3, groups=8),
             "complex": nn.Conv2d(8, 8, 3, groups=8, dtype=torch.complex64),
+            "replaced": replaced,
+            "ours": DepthwiseConv2d(8, 3),
             "depthwise": nn.Conv2d(8, 8, 3, groups=8),
             "linear": nn.Linear(8, 8),
         }
     )
-    before = {name: type(module) for name, module in model.items()}
     assert graft_report(model).graftable == ("depthwise",)
     report = graft_report(graft(model))
     assert report.grafted == ("depthwise",)
-    assert set(report.left) == set(before) - {"depthwise", "linear"}
-    assert "Own" in report.left["subclass"]
-    assert "complex64" in report.left["complex"]
-    assert "groups=1" in report.left["one channel"]
-    for name, module in model.items():
-        if name != "depthwise":
-            assert type(module) is before[name]
-    assert str(report).startswith("convolutions grafted: 1, left: 7\n")
+    assert str(report).splitlines() == [
+        "convolutions grafted: 1, left: 7",
+        "  grafted    depthwise",
+        "  left       one channel and 1 more: not depthwise: every output channel reads every input channel (groups=1)",
+        "  left       grouped: not depthwise: an output channel reads several input channels",
+        "  left       lazy: it has no sizes before its first call: graft after that call",
+        "  left       complex: its weight has dtype torch.complex64",
+        "  left       replaced: its forward was replaced: graft the model first, then replace it",
+        "  left       ours: its class is torchgraft's, and runs on torchgraft as it is",
+    ]
+    assert report.left["dense"] == report.left["one channel"]
 
 
 def test_a_compiler_keeps_the_layout_that_suits_other_convolutions():
@@ -205,6 +224,62 @@ def depthwise(**arguments):
     return nn.Conv2d(4, 4, 3, groups=4, **arguments)
 
 
+class Kept(nn.Conv2d):
+    """A subclass that says how it is made, and computes as its base does."""
+
+    def __init__(self, channels):
+        super().__init__(channels, channels, 3, groups=channels, padding=1)
+
+
+class Extended(nn.Conv1d):
+    """A causal convolution, as many write it: it pads on the left, and its base does the rest."""
+
+    def forward(self, input):
+        return super().forward(nn.functional.pad(input, (self.kernel_size[0] - 1, 0)))
+
+
+class Padded(nn.Conv2d):
+    """As TensorFlow pads, by the size of the input; the function is called with the layer's weight."""
+
+    def forward(self, input):
+        missing = [
+            max((-(-size // step) - 1) * step + taps - size, 0)
+            for size, step, taps in zip(input.shape[-2:], self.stride, self.kernel_size, strict=True)
+        ]
+        high, wide = missing
+        input = nn.functional.pad(input, [wide // 2, wide - wide // 2, high // 2, high - high // 2])
+        return nn.functional.conv2d(input, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
+
+
+class Standardised(nn.Conv2d):
+    """Its weights have mean 0 and variance 1, computed anew in each call."""
+
+    def _conv_forward(self, input, weight, bias):
+        weight = (weight - weight.mean((1, 2, 3), keepdim=True)) / weight.std((1, 2, 3), keepdim=True)
+        return super()._conv_forward(input, weight, bias)
+
+
+# A layer of each kind; images, sequences and volumes have four channels.
+KINDS = {
+    "Conv1d": lambda: nn.Conv1d(4, 8, 5, groups=4, padding="same"),
+    "Conv2d": lambda: nn.Conv2d(4, 4, 3, groups=4, stride=2, padding=1, padding_mode="reflect"),
+    "Conv3d": lambda: nn.Conv3d(4, 4, (1, 3, 3), groups=4, padding=(0, 1, 1), bias=False),
+    "ConvTranspose1d": lambda: nn.ConvTranspose1d(4, 4, 4, groups=4, stride=2, padding=1),
+    "ConvTranspose2d": lambda: nn.ConvTranspose2d(4, 8, 3, groups=4, stride=2, output_padding=1, bias=False),
+    "ConvTranspose3d": lambda: nn.ConvTranspose3d(4, 4, 2, groups=4, stride=2),
+    "Kept": lambda: Kept(4),
+    "Extended": lambda: Extended(4, 4, 4, groups=4),
+    "Padded": lambda: Padded(4, 4, 3, groups=4, stride=2),
+    "Standardised": lambda: Standardised(4, 4, 3, groups=4),
+}
+
+
+def kind_and_input(name):
+    torch.manual_seed(0)
+    layer = KINDS[name]().double()
+    return layer, torch.randn(2, 4, *[7, 6, 5][: layer.weight.dim() - 2], dtype=torch.float64)
+
+
 class Symmetric(nn.Module):
     def forward(self, weight):
         return weight + weight.flip(-1)
@@ -239,46 +314,41 @@ class TestParametrised:
         output = model(images)
         return output, torch.autograd.grad(output.square().sum(), list(model.parameters()))
 
+    @pytest.mark.parametrize("graft_first", [True, False], ids=["grafted first", "parametrised first"])
     @pytest.mark.parametrize("change", PARAMETRISED.values(), ids=PARAMETRISED.keys())
-    def test_after_it_was_grafted(self, change):
+    def test_before_or_after(self, change, graft_first):
         torch.manual_seed(0)
-        model = graft(nn.Sequential(depthwise(dtype=torch.float64))).eval()
-        change(model[0])
+        model = nn.Sequential(depthwise(dtype=torch.float64)).eval()
+        for step in (graft, lambda model: change(model[0])) if graft_first else (lambda model: change(model[0]), graft):
+            step(model)
+        kind, names = type(model[0]), list(model.state_dict())
         report = graft_report(model)
         assert (report.grafted, report.graftable, report.left) == (("0",), (), {})
-        assert isinstance(model[0], DepthwiseConv2d)
-        found, names = self.values_and_gradients(model), list(model.state_dict())
+        found = self.values_and_gradients(model)
         copied = copy.deepcopy(model)
-        # Grafting again changes nothing.
-        assert graft_report(graft(model)).grafted == ("0",)
 
         assert ungraft(model) is model
-        assert not isinstance(model[0], DepthwiseConv2d)
-        assert graft_report(model).grafted == graft_report(model).graftable == ()
-        assert list(model.state_dict()) == names
+        report = graft_report(model)
+        assert (report.grafted, report.graftable, report.left) == ((), ("0",), {})
+        assert (type(model[0]), list(model.state_dict())) == (kind, names)
         torch.testing.assert_close(self.values_and_gradients(model), found)
-        torch.testing.assert_close(self.values_and_gradients(copy.deepcopy(model)), found)
-        # A copy shares the class that PyTorch made for the layer, and stays grafted.
+        # A copy stays grafted.
         assert graft_report(copied).grafted == ("0",)
         torch.testing.assert_close(self.values_and_gradients(copied), found)
 
-        for each, kind in ((model, nn.Conv2d), (copied, DepthwiseConv2d)):
-            for name in list(each[0].parametrizations):
-                parametrize.remove_parametrizations(each[0], name)
-            assert type(each[0]) is kind
-            torch.testing.assert_close(each(torch.ones(1, 4, 5, 5).double()), model(torch.ones(1, 4, 5, 5).double()))
-        assert graft_report(model).graftable == ("0",)
+        images = torch.ones(1, 4, 5, 5, dtype=torch.float64)
+        expected = model(images)
+        for name in list(copied[0].parametrizations):
+            parametrize.remove_parametrizations(copied[0], name)
+        assert type(copied[0]) is nn.Conv2d
+        assert graft_report(copied).grafted == ("0",)
+        torch.testing.assert_close(copied(images), expected)
 
-    @pytest.mark.parametrize("change", PARAMETRISED.values(), ids=PARAMETRISED.keys())
-    def test_before_it_would_be_grafted(self, change):
-        model = nn.Sequential(depthwise(), depthwise())
-        change(model[0])
-        kind = type(model[0])
-        report = graft_report(graft(model))
-        assert report.grafted == ("1",)
-        assert type(model[0]) is kind
-        names = " and ".join(model[0].parametrizations)
-        assert report.left == {"0": f"its {names} is parametrised: graft the model first, then parametrise the layer"}
+    def test_what_a_parametrisation_counts_is_not_counted_by_graft(self):
+        layer = torch.nn.utils.parametrizations.spectral_norm(depthwise())
+        before = copy.deepcopy(layer.state_dict())
+        graft_report(graft(layer))
+        torch.testing.assert_close(layer.state_dict(), before, rtol=0, atol=0)
 
     @pytest.mark.parametrize("change", HOOKED.values(), ids=HOOKED.keys())
     def test_by_hooks(self, change):
@@ -291,17 +361,11 @@ class TestParametrised:
         torch.testing.assert_close(self.values_and_gradients(model), expected)
         torch.testing.assert_close(self.values_and_gradients(ungraft(model)), expected)
 
-    def test_a_subclass_of_ours_is_neither_replaced_nor_called_pytorchs(self):
-        class Own(DepthwiseConv2d):
-            """A subclass of a layer that runs on torchgraft."""
-
-        model = nn.Sequential(Own(4), nn.LazyConv2d(4, 3, groups=4))
-        report = graft_report(ungraft(graft(model)))
-        assert (report.grafted, report.graftable) == ((), ())
-        assert "a subclass of torchgraft's layer" in report.left["0"]
-        assert "graft after that call" in report.left["1"]
+    def test_a_lazy_layer_can_be_grafted_once_it_has_sizes(self):
+        model = nn.Sequential(nn.LazyConv2d(4, 3, groups=4))
+        assert "graft after that call" in graft_report(graft(model)).left["0"]
         model(torch.randn(1, 4, 9, 9))
-        assert graft_report(model).graftable == ("1",)
+        assert graft_report(graft(model)).grafted == ("0",)
 
 
 def test_a_layer_that_a_model_holds_twice_is_grafted_once():
@@ -312,7 +376,7 @@ def test_a_layer_that_a_model_holds_twice_is_grafted_once():
     for each in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert each["other"] is each["one"][0]
         assert graft_report(ungraft(each)).graftable == ("one.0",)
-    assert type(layer) is DepthwiseConv2d
+    assert graft_report(layer).grafted == ("",)
 
 
 def test_a_grafted_convolution_is_fused_with_a_normalization():
@@ -443,3 +507,184 @@ def test_a_grafted_model_runs_in_onnx_without_torchgraft(tmp_path):
     (name,) = (each.name for each in session.get_inputs())
     found = torch.from_numpy(session.run(None, {name: images.numpy()})[0])
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def values_and_gradients(layer, input, *more):
+    input = input.clone().requires_grad_()
+    output = layer(input, *more)
+    return output, torch.autograd.grad(output.square().sum(), (input, *layer.parameters()))
+
+
+def by_pickle(layer):
+    return pickle.loads(pickle.dumps(layer))
+
+
+def by_file(layer):
+    file = io.BytesIO()
+    torch.save(layer, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def replicated(layer):
+    """As `torch.nn.DataParallel` makes replicas, whose weights it sets afterwards."""
+    replica = layer._replicate_for_data_parallel()
+    for name, parameter in layer._parameters.items():
+        setattr(replica, name, None if parameter is None else 2 * parameter)
+    return replica
+
+
+COPIES = {
+    "itself": lambda layer: layer,
+    "deepcopy": copy.deepcopy,
+    "pickle": by_pickle,
+    "a file": by_file,
+    # The layer itself is gone.
+    "a shallow copy": lambda layer: copy.copy(copy.deepcopy(layer)),
+    "compiled": lambda layer: torch.compile(layer, backend="aot_eager", fullgraph=True),
+    "exported": lambda layer: torch.export.export(layer, (kind_and_input(layer.kind)[1],)).module(),
+    "traced": lambda layer: torch.jit.trace(layer, (kind_and_input(layer.kind)[1],)),
+}
+
+
+# What Padded decides by the size of an image is not recorded.
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("make", COPIES.values(), ids=COPIES.keys())
+@pytest.mark.parametrize("name", KINDS)
+class TestKinds:
+    """Layers of every kind, and what people make of layers."""
+
+    def test_values_and_gradients(self, name, make):
+        layer, input = kind_and_input(name)
+        layer.kind = name
+        expected, state = values_and_gradients(layer, input), list(layer.state_dict())
+        assert not calls_of(lambda: layer(input))
+        grafted = graft(copy.deepcopy(layer))
+        made = make(grafted)
+        del grafted
+        torch.testing.assert_close(values_and_gradients(made, input), expected)
+        if make in (COPIES[each] for each in ("compiled", "exported", "traced")):
+            return
+        dimensions = layer.weight.dim() - 2
+        transposed = "_transpose" if "Transpose" in name else ""
+        assert type(made) is type(layer)
+        assert list(made.state_dict()) == state
+        assert graft_report(made).grafted == ("",)
+        operator = f"depthwise_conv{dimensions}d" + ("_input_grad" if transposed else "")
+        assert calls_of(lambda: made(input)) == [operator]
+        assert not calls_of(lambda: ungraft(made)(input))
+        torch.testing.assert_close(values_and_gradients(made, input), expected)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_replica_computes_with_its_own_weights(name):
+    layer, input = kind_and_input(name)
+    expected = replicated(layer)(input)
+    replica = replicated(graft(layer))
+    assert calls_of(lambda: replica(input))
+    torch.testing.assert_close(replica(input), expected)
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in ("Extended", "Padded", "Standardised")])
+@pytest.mark.filterwarnings("ignore:.*torch.jit.* is deprecated")
+def test_what_torch_jit_script_compiles(name):
+    layer, input = kind_and_input(name)
+    expected = layer(input)
+    torch.testing.assert_close(torch.jit.script(graft(nn.Sequential(layer)))(input), expected)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("name", KINDS)
+def test_a_graph_that_others_read_holds_convolutions_of_pytorch(name):
+    layer, input = kind_and_input(name)
+    graph, _ = torch.jit._get_trace_graph(graft(layer), (input,))
+    assert "aten::_convolution" in str(graph)
+    assert "torchgraft" not in str(graph)
+    assert calls_of(lambda: layer(input))
+
+
+def test_a_layer_that_changes_after_it_was_grafted():
+    layer = graft(depthwise().double())
+    images = torch.randn(2, 4, 6, 5, dtype=torch.float64)
+    for change in (
+        lambda layer: setattr(layer, "padding", (1, 2)),
+        lambda layer: setattr(layer, "stride", (2, 1)),
+        lambda layer: layer.float(),
+        lambda layer: (setattr(layer, "groups", 2), setattr(layer, "weight", nn.Parameter(torch.randn(4, 2, 3, 3)))),
+    ):
+        change(layer)
+        images = images.to(layer.weight.dtype)
+        torch.testing.assert_close(layer(images), ungraft(copy.deepcopy(layer))(images))
+
+
+def test_a_method_that_another_tool_has_wrapped():
+    """As accelerate does it: the method that was there is kept under another name, and called."""
+    layer, input = kind_and_input("ConvTranspose2d")
+    expected = layer(input)
+    graft(layer)
+    layer._old_forward = layer.forward
+    layer.forward = lambda input: layer._old_forward(input)
+    assert graft_report(layer).grafted == ("",)
+    assert calls_of(lambda: layer(input))
+    assert not calls_of(lambda: ungraft(layer)(input))
+    assert graft_report(layer).left == {"": "its forward was replaced: graft the model first, then replace it"}
+    torch.testing.assert_close(layer(input), expected)
+
+
+def test_a_grafted_model_is_freed_as_soon_as_nobody_holds_it():
+    gc.disable()
+    try:
+        for name in KINDS:
+            layer, input = kind_and_input(name)
+            graft(layer)(input)
+            gone = weakref.ref(layer)
+            del layer
+            assert gone() is None, name
+    finally:
+        gc.enable()
+
+
+class TestFunctionalCalls:
+    """Depthwise calls of functions, which no layer makes."""
+
+    @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+    def test_what_is_served(self, compiled):
+        def blur(images, sequences, kernel, taps):
+            blurred = nn.functional.conv2d(images, kernel, stride=2, groups=images.shape[1])
+            return blurred, nn.functional.conv_transpose1d(sequences, taps, None, 2, 1, 1, groups=4, dilation=2)
+
+        tensors = [torch.randn(*sizes) for sizes in ((2, 4, 6, 5), (4, 7), (4, 1, 3, 3), (4, 2, 3))]
+        expected = blur(*tensors)
+        function = torch.compile(blur, backend="aot_eager", fullgraph=True) if compiled else blur
+        with functional_calls():
+            torch.testing.assert_close(function(*tensors), expected)
+            called = ["depthwise_conv2d", "depthwise_conv1d_input_grad"]
+            assert compiled or calls_of(lambda: blur(*tensors)) == called
+        assert not calls_of(lambda: blur(*tensors))
+
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda: nn.functional.conv2d(torch.randn(1, 4, 5, 5), torch.randn(4, 2, 3, 3), groups=2),
+            lambda: nn.functional.conv2d(torch.randn(1, 1, 5, 5), torch.randn(1, 1, 3, 3)),
+            lambda: nn.functional.conv1d(torch.randn(4, 5).cfloat(), torch.randn(4, 1, 3).cfloat(), groups=4),
+            lambda: nn.functional.conv2d(torch.randn(1, 4, 5, 5), torch.randn(4, 1, 3, 3).double(), groups=4),
+            lambda: nn.functional.conv2d(torch.randn(1, 6, 5, 5), torch.randn(4, 1, 3, 3), groups=4),
+            lambda: nn.functional.conv_transpose2d(torch.randn(1, 6, 5, 5), torch.randn(4, 1, 3, 3), groups=4),
+            lambda: nn.functional.conv3d(torch.randn(1, 4, 5, 5), torch.randn(4, 1, 3, 3, 3), groups=4),
+        ],
+    )
+    def test_what_is_left_to_pytorch_and_to_its_errors(self, call):
+        def outcome():
+            torch.manual_seed(0)
+            try:
+                return call()
+            except RuntimeError as error:
+                return str(error)
+
+        expected = outcome()
+        with functional_calls():
+            found = outcome()
+            assert not calls_of(outcome)
+        assert type(found) is type(expected)
+        torch.testing.assert_close(found, expected) if isinstance(found, torch.Tensor) else None

@@ -13,7 +13,7 @@ from torchgraft import native, nn
 from torchgraft.kernels.fallback import Fallback, PerformanceWarning, fallbacks
 from torchgraft.kernels.measured_choice import choices, forget_choices, load_choices, measure_kernels, save_choices
 from torchgraft.kernels.python_kernels import wrap_triton
-from torchgraft.nn.grafting import GraftReport, graft, graft_report, ungraft
+from torchgraft.nn.grafting import GraftReport, functional_calls, graft, graft_report, ungraft
 from torchgraft.operator import Operator, gradient_by_reference, unknown_size
 from torchgraft.operator.decomposition import decompositions
 from torchgraft.operators.causal_conv1d import causal_conv1d, causal_conv1d_update
@@ -76,6 +76,7 @@ __all__ = [
     "depthwise_conv_transpose3d",
     "fallbacks",
     "forget_choices",
+    "functional_calls",
     "gradient_by_reference",
     "graft",
     "graft_report",

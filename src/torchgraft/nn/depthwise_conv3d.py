@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from torchgraft.arguments import positive
+from torchgraft.nn.convolving import convolve
 from torchgraft.nn.recording import refuse_scripting
 from torchgraft.operators.depthwise_conv3d import depthwise_conv3d
 from torchgraft.operators.depthwise_conv3d.window import IntOrTriple, triple
@@ -71,11 +71,7 @@ class DepthwiseConv3d(torch.nn.Conv3d):
         )
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        padding: Any = self.padding
-        if self.padding_mode != "zeros":
-            input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
-            padding = (0, 0, 0)
-        return depthwise_conv3d(input, weight, bias, self.stride, padding, self.dilation, self.groups)
+        return convolve(self, depthwise_conv3d, input, weight, bias)
 
 
 def _triple(name: str, argument: str, value: Any) -> tuple[int, int, int]:

@@ -1,10 +1,15 @@
-"""Layers while PyTorch records a model: their mode for `torch.fx`, and the error that `torch.jit.script` gets."""
+"""Layers while PyTorch records a model: their mode, the error of `torch.jit.script`, and graphs that are only read."""
 
 from __future__ import annotations
 
+import sys
+import warnings
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch
+from torch import Tensor
+from torch.jit._trace import ONNXTracedModule
 
 
 def recorded_mode(layer: torch.nn.Module, *values: Any) -> Any:
@@ -37,8 +42,35 @@ def refuse_scripting(layer: torch.nn.Module) -> NoReturn:
         TypeError: always; it names what to do instead.
     """
     kind = type(layer)
-    ungraft = ", or torchgraft.ungraft(model) before" if isinstance(layer, torch.nn.Conv2d) else ""
     raise TypeError(
         f"torch.jit.script cannot compile the layer {kind.__module__}.{kind.__qualname__}: call torch.jit.trace or"
-        f" torch.export.export{ungraft}"
+        " torch.export.export"
     )
+
+
+def sizes_of(tensor: Tensor) -> Sequence[int]:
+    """Reads the sizes of a tensor, also while `torch.jit.trace` records a model, when they are tensors themselves."""
+    if not torch.jit.is_tracing():  # type: ignore[attr-defined]
+        return tensor.shape
+    with warnings.catch_warnings():
+        # PyTorch warns that what is decided by a number is not recorded.
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)  # type: ignore[attr-defined]
+        return [int(size) for size in tensor.shape]
+
+
+def is_recorded_to_be_read() -> bool:
+    """Whether PyTorch records a graph that others read and translate, and that never runs as it is.
+
+    A file of ONNX is made of such a graph, and counters of operations such as fvcore's look for the convolutions that
+    they know in one. What is recorded to run, by `torch.jit.trace` and `torch.export`, is another matter.
+    """
+    if torch.compiler.is_exporting():
+        return torch.onnx.is_in_onnx_export()
+    if not torch.jit.is_tracing():  # type: ignore[attr-defined]
+        return False
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if isinstance(frame.f_locals.get("self"), ONNXTracedModule):
+            return True
+    return False

@@ -1,0 +1,146 @@
+"""Methods that a grafted layer has in place of its class's: the layer's class, and all that hangs on it, stay."""
+
+import sys
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.modules.conv import _ConvNd
+
+from torchgraft.declaration import FLOATING
+from torchgraft.nn.convolving import convolve
+from torchgraft.nn.grafting.functional import DEPTHWISE, functional_calls
+from torchgraft.nn.recording import is_recorded_to_be_read
+
+
+class Method:
+    """A method of one layer, kept in the layer's own `__dict__` under the name of the method that it stands for.
+
+    The layer is not kept alive: a circle would hold a model's memory until Python next looks for circles. Copies and
+    pickles of a layer hold a method of their own. A shallow copy, which Python makes without asking, shares it: until
+    the first layer is gone, the copy has that one's stride, padding and dilation.
+
+    Args:
+        layer: a convolution.
+    """
+
+    __slots__ = ("__weakref__", "_layer")
+    name: ClassVar[str]
+
+    def __init__(self, layer: _ConvNd) -> None:
+        self._layer = weakref.ref(layer)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Method":
+        layer = self._found()
+        return type(self)(memo.get(id(layer), layer))
+
+    def __reduce__(self) -> tuple[type["Method"], tuple[_ConvNd]]:
+        return type(self), (self._found(),)
+
+    def of_the_class(self) -> Callable[..., Any]:
+        """The method that a layer has which is not grafted."""
+        layer = self._found()
+        return types.MethodType(getattr(type(layer), self.name), layer)
+
+    def _found(self) -> _ConvNd:
+        layer = self._layer()
+        return self._of_a_shallow_copy() if layer is None else layer
+
+    def _of_a_shallow_copy(self) -> _ConvNd:
+        """Finds the layer whose call this is, when the one of which it is a shallow copy is gone, and stays with it."""
+        frame = sys._getframe()
+        while frame.f_back is not None:
+            frame = frame.f_back
+            layer = frame.f_locals.get("self")
+            if isinstance(layer, _ConvNd) and any(each is self for each in vars(layer).values()):
+                self._layer = weakref.ref(layer)
+                return layer
+        raise ReferenceError("the grafted layer is gone: a method of a layer cannot be kept without it")
+
+
+class ConvForward(Method):
+    """`_conv_forward` of a layer whose class computes as `torch.nn.Conv1d`, `Conv2d` or `Conv3d` does."""
+
+    __slots__ = ()
+    name = "_conv_forward"
+
+    def __call__(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Convolves as the layer says."""
+        layer: Any = self._layer() or self._found()
+        # A layer may change after it was grafted: its groups, or the dtype of its weights.
+        changed = layer.groups != layer.in_channels or (isinstance(weight, Tensor) and weight.dtype not in FLOATING)
+        if changed or is_recorded_to_be_read():
+            result: Tensor = type(layer)._conv_forward(layer, input, weight, bias)
+            return result
+        return convolve(layer, DEPTHWISE[len(layer.kernel_size)], input, weight, bias)
+
+
+class Forward(Method):
+    """`forward` of a layer whose class calls functions of PyTorch itself: it pads first, say, or is transposed."""
+
+    __slots__ = ()
+    name = "forward"
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Runs the class's own forward pass, and its convolutions on operators."""
+        layer = self._layer() or self._found()
+        if is_recorded_to_be_read():
+            return type(layer).forward(layer, *arguments, **named)
+        with functional_calls():
+            return type(layer).forward(layer, *arguments, **named)
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        """The class's own method, whose signature Python takes for this one's."""
+        return self.of_the_class()
+
+    @property
+    def __code__(self) -> types.CodeType:
+        """The code of the class's own method: `torch.export` names its file and line."""
+        code: types.CodeType = self.of_the_class().__code__
+        return code
+
+
+class Replicate(Method):
+    """`_replicate_for_data_parallel` of a layer with a method of its own that reads the layer's weights."""
+
+    __slots__ = ()
+    name = "_replicate_for_data_parallel"
+
+    def __call__(self) -> _ConvNd:
+        """Makes a replica whose methods are its own: `torch.nn.DataParallel` gives it weights on another device."""
+        layer = self._found()
+        replica: _ConvNd = type(layer)._replicate_for_data_parallel(layer)
+        for name, method in methods_of(replica).items():
+            vars(replica)[name] = type(method)(replica)
+        return replica
+
+
+class PrepareScriptable(Method):
+    """`__prepare_scriptable__` of a layer with a forward pass that `torch.jit.script` cannot read."""
+
+    __slots__ = ()
+    name = "__prepare_scriptable__"
+
+    def __call__(self) -> _ConvNd:
+        """Ungrafts the layer, so that PyTorch compiles its class."""
+        layer = self._found()
+        take_back(layer)
+        return layer
+
+
+def methods_of(module: torch.nn.Module) -> dict[str, Method]:
+    """Returns the methods that a layer got when it was grafted, by name: none if it was not."""
+    return {name: value for name, value in vars(module).items() if isinstance(value, Method)}
+
+
+def take_back(module: torch.nn.Module) -> None:
+    """Takes from a layer the methods that it got when it was grafted."""
+    for name, method in methods_of(module).items():
+        if name == method.name:
+            del vars(module)[name]
+        else:  # Another tool has put a method of its own in front of ours, and calls this one.
+            vars(module)[name] = method.of_the_class()

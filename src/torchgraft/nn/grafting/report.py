@@ -1,0 +1,59 @@
+"""graft_report(model): which convolutions of a model run on torchgraft, and why others do not."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import torch
+from torch.nn.modules.conv import _ConvNd
+
+from torchgraft.nn.grafting.layers import is_grafted, runs_on_operators, why_not
+
+
+@dataclass(frozen=True)
+class GraftReport:
+    """Which convolutions of a model run on torchgraft, by the names of their layers, and why others do not."""
+
+    grafted: tuple[str, ...] = ()
+    graftable: tuple[str, ...] = ()
+    left: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        lines = [f"convolutions grafted: {len(self.grafted)}, left: {len(self.left) + len(self.graftable)}"]
+        lines += [f"  grafted    {name or '(the model itself)'}" for name in self.grafted]
+        lines += [f"  graftable  {name or '(the model itself)'}: graft(model) replaces it" for name in self.graftable]
+        names = defaultdict(list)
+        for name, reason in self.left.items():
+            names[reason].append(name or "(the model itself)")
+        for reason, alike in names.items():
+            lines.append(f"  left       {_several(alike)}: {reason}")
+        return "\n".join(lines)
+
+
+def _several(names: list[str]) -> str:
+    """Names one layer, or the first of several and how many there are."""
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def graft_report(model: torch.nn.Module) -> GraftReport:
+    """Lists the layers of a model that are grafted, those that could be, and those that are left, with the reason.
+
+    Args:
+        model: any module, before or after `graft`.
+
+    Returns:
+        A report with `grafted` and `graftable` names and `left`, reasons by name. Printed, it has a line for each layer
+        that is grafted or could be, and a line for each reason.
+    """
+    grafted, graftable, left = [], [], {}
+    for name, module in model.named_modules():
+        if not isinstance(module, _ConvNd):
+            continue
+        if is_grafted(module):
+            grafted.append(name)
+        elif runs_on_operators(module):
+            left[name] = "its class is torchgraft's, and runs on torchgraft as it is"
+        elif reason := why_not(module):
+            left[name] = reason
+        else:
+            graftable.append(name)
+    return GraftReport(tuple(grafted), tuple(graftable), left)
