@@ -3,6 +3,7 @@
 import copy
 import gc
 import io
+import json
 import pickle
 import re
 import weakref
@@ -18,6 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import torchgraft
 from torchgraft import functional_calls, graft, graft_report, ungraft
 from torchgraft.nn import DepthwiseConv2d
+from torchgraft.nn.grafting import measuring
+
+CHANNELS_LAST = torch.channels_last
 
 
 def convnext():
@@ -688,3 +692,105 @@ class TestFunctionalCalls:
             assert not calls_of(outcome)
         assert type(found) is type(expected)
         torch.testing.assert_close(found, expected) if isinstance(found, torch.Tensor) else None
+
+
+class TestExample:
+    """graft(model, example): layers are timed, and those that gain are grafted."""
+
+    @pytest.fixture
+    def timed(self, monkeypatch):
+        """The calls that were timed; PyTorch takes 2 s for each, torchgraft a second a direction of the window."""
+        calls = []
+
+        def time(layer, call):
+            calls.append((layer, call))
+            return 2.0, float(len(layer.kernel_size))
+
+        monkeypatch.setattr(measuring, "_time", time)
+        return calls
+
+    def model(self):
+        return nn.ModuleDict(
+            {
+                "one": nn.Conv1d(4, 4, 3, groups=4, padding=1),
+                "same": nn.Conv1d(4, 4, 3, groups=4, padding=1),
+                "two": nn.Conv2d(4, 4, 3, groups=4),
+                "unreached": nn.Conv3d(4, 4, 3, groups=4),
+                "norm": nn.BatchNorm1d(4),
+            }
+        )
+
+    class Net(nn.Module):
+        def __init__(self, layers):
+            super().__init__()
+            self.layers = layers
+
+        def forward(self, sequence, *, image):
+            sequence = self.layers["norm"](self.layers["same"](self.layers["one"](self.layers["one"](sequence))))
+            return nn.functional.dropout(sequence), self.layers["two"](image)
+
+    def test_only_layers_that_gain_are_grafted(self, timed):
+        net = self.Net(self.model())
+        example = {"sequence": torch.randn(2, 4, 9), "image": torch.randn(2, 4, 6, 5).to(memory_format=CHANNELS_LAST)}
+        state, random = copy.deepcopy(net.state_dict()), torch.get_rng_state()
+        assert graft(net, example) is net
+        torch.testing.assert_close(net.state_dict(), state, rtol=0, atol=0)
+        assert torch.equal(torch.get_rng_state(), random)
+
+        # The calls of `one` differ in whether gradients reach the input; `same` is called as `one` is the second time.
+        assert [call.arguments[0].requires_grad for _, call in timed[:2]] == [False, True]
+        assert len(timed) == 3
+        report = graft_report(net)
+        assert report.grafted == ("layers.one", "layers.same", "layers.unreached")
+        words = "(2, 4, 6, 5) float32 of strides (120, 1, 20, 4), forward and backward"
+        times = "2000000.0 us, PyTorch's 2000000.0 us"
+        assert report.left == {"layers.two": f"it gains nothing: {times}, for {words}"}
+        one = report.measured["layers.one"]
+        assert (one.pytorch, one.torchgraft) == (4e6, 2e6)
+        assert one.calls == "(2, 4, 9) float32, forward and backward, and 1 more"
+        assert "layers.same: 1000000.0 us, PyTorch's 2000000.0 us, for (2, 4, 9)" in str(report)
+        assert json.loads(report.to_json())["measured"]["layers.one"]["torchgraft"] == 2e6
+
+        for other in (copy.deepcopy(net), by_file(net.layers), by_pickle(net.layers)):
+            assert [each.split(".")[-1] for each in graft_report(other).grafted] == ["one", "same", "unreached"]
+            assert len(graft_report(other).measured) == 3
+        before = [dict(vars(module)) for module in self.Net(self.model()).modules()]
+        assert [set(vars(module)) for module in ungraft(net).modules()] == [set(each) for each in before]
+        assert len(graft_report(graft(net)).grafted) == 4
+
+    def test_the_callers_modes_are_what_is_timed(self, timed):
+        layer = nn.Conv1d(4, 4, 3, groups=4)
+        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+            graft(layer, torch.randn(2, 4, 9, dtype=torch.bfloat16))
+        graft(layer.requires_grad_(False), (torch.randn(2, 4, 9),))
+        modes = [(call.autocast, call.differentiated) for _, call in timed]
+        assert modes == [(torch.bfloat16, False), (None, False)]
+        assert "(2, 4, 9) float32, forward" in str(graft_report(layer))
+
+    @pytest.mark.parametrize("name", KINDS)
+    def test_every_kind_is_timed(self, name, monkeypatch):
+        monkeypatch.setattr(measuring, "_SECONDS", 1e-4)
+        layer, input = kind_and_input(name)
+        graft(layer, input)
+        [measured] = graft_report(layer).measured.values()
+        assert measured.pytorch > 0 < measured.torchgraft
+        assert all(parameter.grad is None for parameter in layer.parameters())
+
+    def test_processes_agree_on_what_the_first_has_measured(self, timed, monkeypatch):
+        def broadcast(shared, src):
+            assert src == 0
+            shared[0] = {"": measuring.Measured(1.0, 2.0, "what the first process asked")}
+
+        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.distributed, "broadcast_object_list", broadcast)
+        layer = graft(nn.Conv1d(4, 4, 3, groups=4), torch.randn(2, 4, 9))
+        assert "what the first process asked" in graft_report(layer).left[""]
+
+    def test_what_cannot_be_timed(self):
+        layer = nn.Conv1d(4, 4, 3, groups=4)
+        with pytest.raises(
+            TypeError, match=r"graft: example must be a Tensor, a tuple or list of arguments, .* got int"
+        ):
+            graft(layer, 3)
+        with pytest.raises(ValueError, match="parameters on the device meta"):
+            graft(layer.to("meta"), torch.randn(2, 4, 9))

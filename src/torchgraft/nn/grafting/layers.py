@@ -1,13 +1,14 @@
 """graft and ungraft: a layer's methods, set and taken back; and which layers an operator serves, and why not others."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils.parametrize import type_before_parametrizations
 
-from torchgraft.nn.grafting.methods import ConvForward, Forward, PrepareScriptable, Replicate, methods_of, take_back
+from torchgraft.nn.grafting.measuring import NAME, measure
+from torchgraft.nn.grafting.methods import computes_as_its_base, give, methods_of, take_back
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -24,15 +25,6 @@ def class_name(module: nn.Module) -> str:
 def runs_on_operators(module: nn.Module) -> bool:
     """Whether the class of a layer computes with torchgraft's operators, grafted or not."""
     return any(kind.__module__.startswith("torchgraft.nn.") for kind in type(module).__mro__)
-
-
-def computes_as_its_base(module: _ConvNd) -> bool:
-    """Whether the class of a layer, a subclass maybe, has the forward pass of PyTorch's convolutions."""
-    return any(
-        type(module).forward is base.forward and type(module)._conv_forward is base._conv_forward
-        for base in _PLAIN
-        if isinstance(module, base)
-    )
 
 
 def why_not(module: _ConvNd) -> str:
@@ -62,7 +54,7 @@ def is_grafted(module: nn.Module) -> bool:
     return isinstance(module, _ConvNd) and bool(methods_of(module))
 
 
-def graft(model: Model) -> Model:
+def graft(model: Model, example: Any = None) -> Model:
     """Makes a model's layers run on torchgraft's operators, in place, wherever the result is the same.
 
     Served is every convolution of one, two or three dimensions, transposed or not, with one group a channel and more
@@ -73,19 +65,39 @@ def graft(model: Model) -> Model:
     `torch.jit.script` compiles the layers' classes; transposed layers, and those of subclasses with a forward pass of
     their own, are ungrafted by it. What is made for ONNX holds PyTorch's convolutions.
 
+    With an example, the model runs once, and each layer is timed with the calls that it got, PyTorch's way and on
+    torchgraft's operators, in turn: forward, and backward where gradients flow, under the autocast and the gradient
+    mode of the caller. Only layers that gain are grafted; those that the example does not reach are, too. What was
+    measured stays with each layer, through copies, files and `graft_report`. The model's buffers and PyTorch's random
+    numbers are afterwards what they were. Where `torch.distributed` is initialised, all processes must call this, and
+    graft what gains in the first.
+
     Args:
         model: any module; it may itself be such a layer.
+        example: the arguments of the model, of the sizes that it will mostly get: a tensor, several arguments in a
+            tuple or list, or a dict of names and arguments. None: nothing is timed.
 
     Returns:
         The same model.
+
+    Raises:
+        TypeError: example is none of these.
+        ValueError: there is an example, and parameters are on the device meta.
     """
-    for module in model.modules():
-        if not isinstance(module, _ConvNd) or runs_on_operators(module) or is_grafted(module) or why_not(module):
-            continue
-        if computes_as_its_base(module):
-            vars(module)[ConvForward.name] = ConvForward(module)
-        else:
-            vars(module).update({each.name: each(module) for each in (Forward, Replicate, PrepareScriptable)})
+    if example is not None:
+        ungraft(model)
+    layers = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, _ConvNd) and not (runs_on_operators(module) or is_grafted(module) or why_not(module))
+    }
+    measured = {} if example is None else measure(model, layers, example)
+    for name, layer in layers.items():
+        vars(layer).pop(NAME, None)
+        if name in measured:
+            vars(layer)[NAME] = measured[name]
+        if name not in measured or measured[name].gains:
+            give(layer)
     return model
 
 
@@ -100,4 +112,5 @@ def ungraft(model: Model) -> Model:
     """
     for module in model.modules():
         take_back(module)
+        vars(module).pop(NAME, None)
     return model

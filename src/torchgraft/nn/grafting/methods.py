@@ -132,9 +132,24 @@ class PrepareScriptable(Method):
         return layer
 
 
+def computes_as_its_base(module: _ConvNd) -> bool:
+    """Whether the class of a layer, a subclass maybe, has the forward pass of PyTorch's convolutions."""
+    return any(
+        type(module).forward is base.forward and type(module)._conv_forward is base._conv_forward
+        for base in (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
+        if isinstance(module, base)
+    )
+
+
 def methods_of(module: torch.nn.Module) -> dict[str, Method]:
     """Returns the methods that a layer got when it was grafted, by name: none if it was not."""
     return {name: value for name, value in vars(module).items() if isinstance(value, Method)}
+
+
+def give(module: _ConvNd) -> None:
+    """Gives a layer the methods by which it computes on torchgraft's operators."""
+    kinds = [ConvForward] if computes_as_its_base(module) else [Forward, Replicate, PrepareScriptable]
+    vars(module).update({each.name: each(module) for each in kinds})
 
 
 def take_back(module: torch.nn.Module) -> None:

@@ -1,12 +1,14 @@
 """graft_report(model): which convolutions of a model run on torchgraft, and why others do not."""
 
+import json
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import torch
 from torch.nn.modules.conv import _ConvNd
 
 from torchgraft.nn.grafting.layers import is_grafted, runs_on_operators, why_not
+from torchgraft.nn.grafting.measuring import NAME, Measured
 
 
 @dataclass(frozen=True)
@@ -16,10 +18,13 @@ class GraftReport:
     grafted: tuple[str, ...] = ()
     graftable: tuple[str, ...] = ()
     left: dict[str, str] = field(default_factory=dict)
+    measured: dict[str, Measured] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = [f"convolutions grafted: {len(self.grafted)}, left: {len(self.left) + len(self.graftable)}"]
-        lines += [f"  grafted    {name or '(the model itself)'}" for name in self.grafted]
+        for name in self.grafted:
+            times = f": {self.measured[name]}" if name in self.measured else ""
+            lines.append(f"  grafted    {name or '(the model itself)'}{times}")
         lines += [f"  graftable  {name or '(the model itself)'}: graft(model) replaces it" for name in self.graftable]
         names = defaultdict(list)
         for name, reason in self.left.items():
@@ -27,6 +32,10 @@ class GraftReport:
         for reason, alike in names.items():
             lines.append(f"  left       {_several(alike)}: {reason}")
         return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """The report as one JSON object, for other programs: its fields, times in microseconds."""
+        return json.dumps(asdict(self))
 
 
 def _several(names: list[str]) -> str:
@@ -41,19 +50,24 @@ def graft_report(model: torch.nn.Module) -> GraftReport:
         model: any module, before or after `graft`.
 
     Returns:
-        A report with `grafted` and `graftable` names and `left`, reasons by name. Printed, it has a line for each layer
-        that is grafted or could be, and a line for each reason.
+        A report with `grafted` and `graftable` names, `left`, reasons by name, and `measured`, times by name where
+        `graft` had an example. Printed, it has a line for each layer that is grafted or could be, and a line for each
+        reason.
     """
-    grafted, graftable, left = [], [], {}
+    grafted, graftable, left, measured = [], [], {}, {}
     for name, module in model.named_modules():
         if not isinstance(module, _ConvNd):
             continue
+        if NAME in vars(module):
+            measured[name] = vars(module)[NAME]
         if is_grafted(module):
             grafted.append(name)
         elif runs_on_operators(module):
             left[name] = "its class is torchgraft's, and runs on torchgraft as it is"
         elif reason := why_not(module):
             left[name] = reason
+        elif name in measured:
+            left[name] = f"it gains nothing: {measured[name]}"
         else:
             graftable.append(name)
-    return GraftReport(tuple(grafted), tuple(graftable), left)
+    return GraftReport(tuple(grafted), tuple(graftable), left, measured)

@@ -1,0 +1,228 @@
+"""Times a model's layers, PyTorch's way and on torchgraft's operators, with the calls that an example batch makes."""
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as distributed
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.benchmark import Timer
+
+from torchgraft.nn.grafting.methods import give, take_back
+
+# Each way is timed this often, in turn, for about this long each time.
+_ROUNDS = 9
+_SECONDS = 0.01
+# What gains less may as well be noise.
+_GAIN = 1.02
+# Where a layer keeps what was measured, so that it is copied, saved and loaded with the layer.
+NAME = "_torchgraft_measured"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The time that the calls of one layer take, in microseconds, both ways.
+
+    Attributes:
+        pytorch: as the layer's class computes, the median.
+        torchgraft: on torchgraft's operators, the median.
+        calls: the calls that the example made, in words.
+    """
+
+    pytorch: float
+    torchgraft: float
+    calls: str
+
+    @property
+    def gains(self) -> bool:
+        """Whether the layer is faster on torchgraft, by more than what may be noise."""
+        return self.torchgraft * _GAIN < self.pytorch
+
+    def __str__(self) -> str:
+        return f"{self.torchgraft:.1f} us, PyTorch's {self.pytorch:.1f} us, for {self.calls}"
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of a layer: what its arguments were made of, and how PyTorch was set."""
+
+    arguments: tuple[Any, ...]
+    named: dict[str, Any]
+    device: str
+    autocast: torch.dtype | None
+    differentiated: bool
+
+    @property
+    def words(self) -> str:
+        inputs = [each for each in tree_leaves((self.arguments, self.named)) if isinstance(each, _Likeness)]
+        passes = "forward and backward" if self.differentiated else "forward"
+        cast = f", autocast to {str(self.autocast).removeprefix('torch.')}" if self.autocast else ""
+        return f"{' and '.join(map(str, inputs))}, {passes}{cast}"
+
+
+@dataclass(frozen=True)
+class _Likeness:
+    """All of a tensor but its values."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+
+    def __str__(self) -> str:
+        is_contiguous = torch.empty(self.shape, device="meta").stride() == self.strides
+        strides = "" if is_contiguous else f" of strides {self.strides}"
+        return f"{self.shape} {str(self.dtype).removeprefix('torch.')}{strides}"
+
+    def make(self) -> Tensor:
+        """Makes a tensor of random values."""
+        made = torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device)
+        if made.is_floating_point():
+            made.normal_()
+        else:
+            made.zero_()
+        return made.requires_grad_(self.requires_grad)
+
+
+def _likeness(tensor: Tensor) -> _Likeness:
+    requires_grad = tensor.requires_grad and torch.is_grad_enabled()
+    return _Likeness(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, requires_grad)
+
+
+def _call_of(layer: _ConvNd, arguments: tuple[Any, ...], named: dict[str, Any]) -> _Call:
+    tensors = [each for each in tree_leaves((arguments, named)) if isinstance(each, Tensor)]
+    device = tensors[0].device.type if tensors else "cpu"
+    leaves = [*tensors, *layer.parameters()]
+    return _Call(
+        tree_map_only(Tensor, _likeness, arguments),
+        tree_map_only(Tensor, _likeness, named),
+        device,
+        torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None,
+        torch.is_grad_enabled() and any(each.requires_grad for each in leaves),
+    )
+
+
+def _calls(model: nn.Module, layers: Mapping[str, _ConvNd], example: Any) -> dict[str, list[_Call]]:
+    """Runs a model once, and notes how its layers are called; its buffers and random numbers stay what they were."""
+    calls: dict[str, list[_Call]] = {name: [] for name in layers}
+
+    def noting(name: str) -> Callable[..., None]:
+        return lambda layer, arguments, named: calls[name].append(_call_of(layer, arguments, named))
+
+    devices = {each.device for each in [*model.parameters(), *model.buffers()] if each.device.type == "cuda"}
+    before = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    with ExitStack() as scope:
+        for name, layer in layers.items():
+            handle = layer.register_forward_pre_hook(noting(name), with_kwargs=True)
+            scope.callback(handle.remove)
+        scope.enter_context(torch.random.fork_rng(devices=[device.index for device in devices]))
+        try:
+            if isinstance(example, Mapping):
+                model(**example)
+            else:
+                model(*(example if isinstance(example, (tuple, list)) else (example,)))
+        finally:
+            with torch.no_grad():
+                for buffer, values in before:
+                    buffer.copy_(values)
+    return calls
+
+
+def _step(layer: _ConvNd, call: _Call) -> Callable[[], None]:
+    """What is timed of a call: its forward pass, and its backward pass where gradients flow."""
+    arguments, named = tree_map_only(_Likeness, _Likeness.make, (call.arguments, call.named))
+    tensors = [each for each in tree_leaves((arguments, named)) if isinstance(each, Tensor)]
+    wanted = [each for each in [*tensors, *layer.parameters()] if each.requires_grad]
+    gradients: list[Tensor] = []
+
+    def step() -> None:
+        with (
+            torch.autocast(call.device, dtype=call.autocast, enabled=call.autocast is not None),
+            torch.set_grad_enabled(call.differentiated),
+        ):
+            result = layer.forward(*arguments, **named)
+        if call.differentiated:
+            outputs = [each for each in tree_leaves(result) if isinstance(each, Tensor) and each.requires_grad]
+            if not gradients:
+                gradients.extend(map(torch.randn_like, outputs))
+            torch.autograd.grad(outputs, wanted, gradients, allow_unused=True)
+
+    return step
+
+
+@contextmanager
+def _grafted(layer: _ConvNd) -> Iterator[None]:
+    give(layer)
+    try:
+        yield
+    finally:
+        take_back(layer)
+
+
+def _time(layer: _ConvNd, call: _Call) -> tuple[float, float]:
+    """Times a call as the layer's class computes and grafted, in turn; returns both medians, in seconds."""
+    timer = Timer("step()", globals={"step": _step(layer, call)}, num_threads=torch.get_num_threads())
+    with _grafted(layer):
+        timer.timeit(2)
+    times = max(1, round(_SECONDS / max(timer.timeit(2).mean, 1e-7)))
+    pytorch, torchgraft = [], []
+    for _ in range(_ROUNDS):
+        pytorch.append(timer.timeit(times).mean)
+        with _grafted(layer):
+            torchgraft.append(timer.timeit(times).mean)
+    return statistics.median(pytorch), statistics.median(torchgraft)
+
+
+def _alike(layer: _ConvNd, call: _Call) -> Any:
+    """A key that is equal for calls which take the same time."""
+    if type(layer).__module__ != nn.Conv2d.__module__:
+        return id(layer), repr(call)
+    weights = [(tuple(each.shape), each.stride(), each.dtype, each.requires_grad) for each in layer.parameters()]
+    return repr(layer), repr(weights), repr(call)
+
+
+def measure(model: nn.Module, layers: Mapping[str, _ConvNd], example: Any) -> dict[str, Measured]:
+    """Times the calls that a model makes of its layers, PyTorch's way and on torchgraft's operators.
+
+    Where `torch.distributed` is initialised, all processes get what the first one measured.
+
+    Args:
+        model: whose forward pass is run once, in its mode, under the caller's autocast and gradient mode.
+        layers: by name, not grafted.
+        example: the arguments of the model: a tensor, several in a tuple or list, or a mapping of names.
+
+    Returns:
+        A result for each layer that was called.
+
+    Raises:
+        TypeError: example is none of these.
+        ValueError: the model has parameters without values.
+    """
+    if not isinstance(example, (Tensor, tuple, list, Mapping)):
+        kind = type(example).__name__
+        raise TypeError(f"graft: example must be a Tensor, a tuple or list of arguments, or a dict of them, got {kind}")
+    if any(each.is_meta for each in model.parameters()):
+        raise ValueError("graft: example needs a model with values, and this one has parameters on the device meta")
+    found: dict[Any, tuple[float, float]] = {}
+    measured: dict[str, Measured] = {}
+    for name, calls in _calls(model, layers, example).items():
+        for call in calls:
+            key = _alike(layers[name], call)
+            if key not in found:
+                found[key] = _time(layers[name], call)
+        if calls:
+            times = [found[_alike(layers[name], call)] for call in calls]
+            pytorch, torchgraft = 1e6 * sum(each[0] for each in times), 1e6 * sum(each[1] for each in times)
+            words = calls[0].words + (f", and {len(calls) - 1} more" if len(calls) > 1 else "")
+            measured[name] = Measured(pytorch, torchgraft, words)
+    if distributed.is_available() and distributed.is_initialized():
+        shared = [measured]
+        distributed.broadcast_object_list(shared, src=0)
+        [measured] = shared
+    return measured
