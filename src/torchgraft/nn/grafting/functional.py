@@ -16,7 +16,7 @@ from torchgraft.operators.depthwise_conv3d import depthwise_conv3d, depthwise_co
 # By the number of spatial dimensions.
 DEPTHWISE: dict[int, Callable[..., Tensor]] = {1: depthwise_conv1d, 2: depthwise_conv2d, 3: depthwise_conv3d}
 
-_DEVICES = ("cpu", "cuda", "meta")
+DEVICES = ("cpu", "cuda", "meta")
 
 
 def _serves(rank: int, input: Any, weight: Any, groups: Any) -> bool:
@@ -29,7 +29,7 @@ def _serves(rank: int, input: Any, weight: Any, groups: Any) -> bool:
     if input.dtype not in FLOATING or weight.dtype not in FLOATING or input.layout is not torch.strided:
         return False
     kind = input.device.type
-    return kind in _DEVICES and (input.dtype == weight.dtype or torch.is_autocast_enabled(kind))
+    return kind in DEVICES and (input.dtype == weight.dtype or torch.is_autocast_enabled(kind))
 
 
 def _convolution(rank: int) -> Callable[..., Tensor]:

@@ -7,8 +7,9 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils.parametrize import type_before_parametrizations
 
+from torchgraft.nn.grafting.calls import calls_of, give
 from torchgraft.nn.grafting.measuring import NAME, measure
-from torchgraft.nn.grafting.methods import computes_as_its_base, give, methods_of, take_back
+from torchgraft.nn.grafting.methods import computes_as_its_base, methods_of, take_back
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -27,8 +28,15 @@ def runs_on_operators(module: nn.Module) -> bool:
     return any(kind.__module__.startswith("torchgraft.nn.") for kind in type(module).__mro__)
 
 
-def why_not(module: _ConvNd) -> str:
-    """The reason why a layer is not grafted; empty if there is none."""
+def convolves(module: nn.Module) -> bool:
+    """Whether a module is a convolution, or calls one as a function that is known here."""
+    return isinstance(module, _ConvNd) or bool(calls_of(module).functions)
+
+
+def why_not(module: nn.Module) -> str:
+    """The reason why a module that convolves is not grafted; empty if there is none."""
+    if not isinstance(module, _ConvNd):
+        return calls_of(module).reason
     if isinstance(module, LazyModuleMixin):
         return "it has no sizes before its first call: graft after that call"
     if module.groups == 1:
@@ -46,12 +54,12 @@ def why_not(module: _ConvNd) -> str:
         return "its forward was replaced: graft the model first, then replace it"
     if "_conv_forward" in vars(module) and not methods_of(module):
         return "its _conv_forward was replaced"
-    return ""
+    return calls_of(module).reason
 
 
 def is_grafted(module: nn.Module) -> bool:
     """Whether `graft` has given a layer a method."""
-    return isinstance(module, _ConvNd) and bool(methods_of(module))
+    return bool(methods_of(module))
 
 
 def graft(model: Model, example: Any = None) -> Model:
@@ -62,15 +70,20 @@ def graft(model: Model, example: Any = None) -> Model:
     call `torch.nn.functional` themselves. A layer keeps its class, parameters, buffers, hooks, mode and `state_dict`;
     it gets a method, in its own `__dict__`, by which it computes. Grafting twice is grafting once.
 
+    Served too is every module whose class calls a function `causal_conv1d_fn` or `causal_conv1d_update` with the
+    arguments of the package causal-conv1d, or `causal_conv1d` with those of flash-linear-attention, as layers of
+    transformers, mamba_ssm and fla do. Such a module gets methods that run the class's own code, in which these names
+    mean torchgraft's operators; other modules that call the same functions are left alone.
+
     `torch.jit.script` compiles the layers' classes; transposed layers, and those of subclasses with a forward pass of
     their own, are ungrafted by it. What is made for ONNX holds PyTorch's convolutions.
 
     With an example, the model runs once, and each layer is timed with the calls that it got, PyTorch's way and on
     torchgraft's operators, in turn: forward, and backward where gradients flow, under the autocast and the gradient
-    mode of the caller. Only layers that gain are grafted; those that the example does not reach are, too. What was
-    measured stays with each layer, through copies, files and `graft_report`. The model's buffers and PyTorch's random
-    numbers are afterwards what they were. Where `torch.distributed` is initialised, all processes must call this, and
-    graft what gains in the first.
+    mode of the caller. Only layers that gain are grafted; those that the example does not reach are, too, and modules
+    that call a function are grafted without being timed. What was measured stays with each layer, through copies, files
+    and `graft_report`. The model's buffers and PyTorch's random numbers are afterwards what they were. Where
+    `torch.distributed` is initialised, all processes must call this, and graft what gains in the first.
 
     Args:
         model: any module; it may itself be such a layer.
@@ -89,9 +102,10 @@ def graft(model: Model, example: Any = None) -> Model:
     layers = {
         name: module
         for name, module in model.named_modules()
-        if isinstance(module, _ConvNd) and not (runs_on_operators(module) or is_grafted(module) or why_not(module))
+        if convolves(module) and not (runs_on_operators(module) or is_grafted(module) or why_not(module))
     }
-    measured = {} if example is None else measure(model, layers, example)
+    timed = {name: module for name, module in layers.items() if isinstance(module, _ConvNd)}
+    measured = {} if example is None else measure(model, timed, example)
     for name, layer in layers.items():
         vars(layer).pop(NAME, None)
         if name in measured:

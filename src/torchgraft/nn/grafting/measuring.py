@@ -13,7 +13,8 @@ from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.benchmark import Timer
 
-from torchgraft.nn.grafting.methods import give, take_back
+from torchgraft.nn.grafting.calls import give
+from torchgraft.nn.grafting.methods import take_back
 
 # Each way is timed this often, in turn, for about this long each time.
 _ROUNDS = 9

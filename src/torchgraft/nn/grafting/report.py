@@ -5,9 +5,9 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 
 import torch
-from torch.nn.modules.conv import _ConvNd
 
-from torchgraft.nn.grafting.layers import is_grafted, runs_on_operators, why_not
+from torchgraft.nn.grafting.calls import calls_of
+from torchgraft.nn.grafting.layers import convolves, is_grafted, runs_on_operators, why_not
 from torchgraft.nn.grafting.measuring import NAME, Measured
 
 
@@ -19,12 +19,14 @@ class GraftReport:
     graftable: tuple[str, ...] = ()
     left: dict[str, str] = field(default_factory=dict)
     measured: dict[str, Measured] = field(default_factory=dict)
+    functions: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = [f"convolutions grafted: {len(self.grafted)}, left: {len(self.left) + len(self.graftable)}"]
         for name in self.grafted:
             times = f": {self.measured[name]}" if name in self.measured else ""
-            lines.append(f"  grafted    {name or '(the model itself)'}{times}")
+            calls = f", its calls of {' and '.join(self.functions[name])}" if name in self.functions else ""
+            lines.append(f"  grafted    {name or '(the model itself)'}{calls}{times}")
         lines += [f"  graftable  {name or '(the model itself)'}: graft(model) replaces it" for name in self.graftable]
         names = defaultdict(list)
         for name, reason in self.left.items():
@@ -50,14 +52,16 @@ def graft_report(model: torch.nn.Module) -> GraftReport:
         model: any module, before or after `graft`.
 
     Returns:
-        A report with `grafted` and `graftable` names, `left`, reasons by name, and `measured`, times by name where
-        `graft` had an example. Printed, it has a line for each layer that is grafted or could be, and a line for each
-        reason.
+        A report with `grafted` and `graftable` names, `left`, reasons by name, `measured`, times by name where `graft`
+        had an example, and `functions`, the functions by name of each module that calls some itself. Printed, it has a
+        line for each layer that is grafted or could be, and a line for each reason.
     """
-    grafted, graftable, left, measured = [], [], {}, {}
+    grafted, graftable, left, measured, functions = [], [], {}, {}, {}
     for name, module in model.named_modules():
-        if not isinstance(module, _ConvNd):
+        if not convolves(module):
             continue
+        if called := calls_of(module).functions:
+            functions[name] = called
         if NAME in vars(module):
             measured[name] = vars(module)[NAME]
         if is_grafted(module):
@@ -70,4 +74,4 @@ def graft_report(model: torch.nn.Module) -> GraftReport:
             left[name] = f"it gains nothing: {measured[name]}"
         else:
             graftable.append(name)
-    return GraftReport(tuple(grafted), tuple(graftable), left, measured)
+    return GraftReport(tuple(grafted), tuple(graftable), left, measured, functions)
