@@ -1,6 +1,7 @@
 """graft(model) where a module calls causal_conv1d as a function, as those of transformers, mamba_ssm and fla do."""
 
 import copy
+import inspect
 import io
 import itertools
 import pickle
@@ -334,6 +335,38 @@ def test_calls_that_are_left_to_the_function(build, dtype):
     graft(module)
     torch.testing.assert_close(module(input), expected, rtol=0, atol=0)
     assert not calls_of(lambda: module(input))
+
+
+class FunctionAsModule(nn.Module):
+    """What the package kernels makes of a function, so that it can be given another forward pass."""
+
+    kernel_layer_name = "causal_conv1d_fn"
+
+    def forward(self, *args, **kwargs):
+        return published.causal_conv1d_fn(*args, **kwargs)
+
+    forward.__signature__ = inspect.Signature(
+        [
+            inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD),
+            *inspect.signature(causal_conv1d_fn).parameters.values(),
+        ]
+    )
+
+
+function_as_module = FunctionAsModule()
+
+
+class CallsAModule(nn.Module):
+    def forward(self, x, weight):
+        return function_as_module(x, weight, activation="silu")
+
+
+def test_a_function_that_the_package_kernels_wraps():
+    module, x, weight = CallsAModule(), torch.randn(2, 6, 5), torch.randn(6, 4)
+    expected = module(x, weight)
+    graft(module)
+    assert calls_of(lambda: module(x, weight)) == [FORWARD]
+    torch.testing.assert_close(module(x, weight), expected)
 
 
 class States(nn.Module):

@@ -62,7 +62,7 @@ class _Calls:
     _copies: dict[types.FunctionType, types.FunctionType | None] = field(default_factory=dict)
 
     def replaced(self, value: Any, scope: Mapping[str, Any] | None = None) -> Any:
-        """What is in the place of a value: None if that calls no such function.
+        """The value that takes the place of a variable's; None if that calls no such function.
 
         Args:
             value: of a variable.
@@ -89,6 +89,7 @@ class _Calls:
         return self._copies[function]
 
     def _copy(self, function: types.FunctionType) -> types.FunctionType | None:
+        # The copy has global variables of its own: those of the file as they are now, but for the functions.
         scope, changes = function.__globals__, {}
         for name in {name for code in _codes(function.__code__) for name in code.co_names if name in scope}:
             value = scope[name]
