@@ -51,7 +51,7 @@ def why_not(module: _ConvNd) -> str:
 
 def is_grafted(module: nn.Module) -> bool:
     """Whether `graft` has given a layer a method."""
-    return isinstance(module, _ConvNd) and bool(methods_of(module))
+    return bool(methods_of(module))
 
 
 def graft(model: Model, example: Any = None) -> Model:
@@ -67,10 +67,12 @@ def graft(model: Model, example: Any = None) -> Model:
 
     With an example, the model runs once, and each layer is timed with the calls that it got, PyTorch's way and on
     torchgraft's operators, in turn: forward, and backward where gradients flow, under the autocast and the gradient
-    mode of the caller. Only layers that gain are grafted; those that the example does not reach are, too. What was
-    measured stays with each layer, through copies, files and `graft_report`. The model's buffers and PyTorch's random
-    numbers are afterwards what they were. Where `torch.distributed` is initialised, all processes must call this, and
-    graft what gains in the first.
+    mode of the caller. Only layers that gain are grafted; those that the example does not reach are, too. So are other
+    modules that gain, whose own forward pass calls a function such as `torch.nn.functional.conv2d`.
+
+    What was measured stays with each layer, through copies, files and `graft_report`. The model's buffers and PyTorch's
+    random numbers are afterwards what they were. Where `torch.distributed` is initialised, all processes must call
+    this, and graft what gains in the first.
 
     Args:
         model: any module; it may itself be such a layer.
@@ -92,7 +94,8 @@ def graft(model: Model, example: Any = None) -> Model:
         if isinstance(module, _ConvNd) and not (runs_on_operators(module) or is_grafted(module) or why_not(module))
     }
     measured = {} if example is None else measure(model, layers, example)
-    for name, layer in layers.items():
+    for name in {**layers, **measured}:
+        layer = model.get_submodule(name)
         vars(layer).pop(NAME, None)
         if name in measured:
             vars(layer)[NAME] = measured[name]

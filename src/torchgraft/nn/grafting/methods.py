@@ -6,9 +6,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import torch
-from torch import Tensor
-from torch.nn.modules.conv import _ConvNd
+from torch import Tensor, nn
 
 from torchgraft.declaration import FLOATING
 from torchgraft.nn.convolving import convolve
@@ -24,20 +22,20 @@ class Method:
     the first layer is gone, the copy has that one's stride, padding and dilation.
 
     Args:
-        layer: a convolution.
+        layer: a convolution, or another module that calls convolution functions.
     """
 
     __slots__ = ("__weakref__", "_layer")
     name: ClassVar[str]
 
-    def __init__(self, layer: _ConvNd) -> None:
+    def __init__(self, layer: nn.Module) -> None:
         self._layer = weakref.ref(layer)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Method":
         layer = self._found()
         return type(self)(memo.get(id(layer), layer))
 
-    def __reduce__(self) -> tuple[type["Method"], tuple[_ConvNd]]:
+    def __reduce__(self) -> tuple[type["Method"], tuple[nn.Module]]:
         return type(self), (self._found(),)
 
     def of_the_class(self) -> Callable[..., Any]:
@@ -45,17 +43,17 @@ class Method:
         layer = self._found()
         return types.MethodType(getattr(type(layer), self.name), layer)
 
-    def _found(self) -> _ConvNd:
+    def _found(self) -> nn.Module:
         layer = self._layer()
         return self._of_a_shallow_copy() if layer is None else layer
 
-    def _of_a_shallow_copy(self) -> _ConvNd:
+    def _of_a_shallow_copy(self) -> nn.Module:
         """Finds the layer whose call this is, when the one of which it is a shallow copy is gone, and stays with it."""
         frame = sys._getframe()
         while frame.f_back is not None:
             frame = frame.f_back
             layer = frame.f_locals.get("self")
-            if isinstance(layer, _ConvNd) and any(each is self for each in vars(layer).values()):
+            if isinstance(layer, nn.Module) and any(each is self for each in vars(layer).values()):
                 self._layer = weakref.ref(layer)
                 return layer
         raise ReferenceError("the grafted layer is gone: a method of a layer cannot be kept without it")
@@ -110,10 +108,10 @@ class Replicate(Method):
     __slots__ = ()
     name = "_replicate_for_data_parallel"
 
-    def __call__(self) -> _ConvNd:
+    def __call__(self) -> nn.Module:
         """Makes a replica whose methods are its own: `torch.nn.DataParallel` gives it weights on another device."""
         layer = self._found()
-        replica: _ConvNd = type(layer)._replicate_for_data_parallel(layer)
+        replica: nn.Module = type(layer)._replicate_for_data_parallel(layer)
         for name, method in methods_of(replica).items():
             vars(replica)[name] = type(method)(replica)
         return replica
@@ -125,34 +123,34 @@ class PrepareScriptable(Method):
     __slots__ = ()
     name = "__prepare_scriptable__"
 
-    def __call__(self) -> _ConvNd:
+    def __call__(self) -> nn.Module:
         """Ungrafts the layer, so that PyTorch compiles its class."""
         layer = self._found()
         take_back(layer)
         return layer
 
 
-def computes_as_its_base(module: _ConvNd) -> bool:
+def computes_as_its_base(module: nn.Module) -> bool:
     """Whether the class of a layer, a subclass maybe, has the forward pass of PyTorch's convolutions."""
     return any(
         type(module).forward is base.forward and type(module)._conv_forward is base._conv_forward
-        for base in (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
+        for base in (nn.Conv1d, nn.Conv2d, nn.Conv3d)
         if isinstance(module, base)
     )
 
 
-def methods_of(module: torch.nn.Module) -> dict[str, Method]:
+def methods_of(module: nn.Module) -> dict[str, Method]:
     """Returns the methods that a layer got when it was grafted, by name: none if it was not."""
     return {name: value for name, value in vars(module).items() if isinstance(value, Method)}
 
 
-def give(module: _ConvNd) -> None:
+def give(module: nn.Module) -> None:
     """Gives a layer the methods by which it computes on torchgraft's operators."""
     kinds = [ConvForward] if computes_as_its_base(module) else [Forward, Replicate, PrepareScriptable]
     vars(module).update({each.name: each(module) for each in kinds})
 
 
-def take_back(module: torch.nn.Module) -> None:
+def take_back(module: nn.Module) -> None:
     """Takes from a layer the methods that it got when it was grafted."""
     for name, method in methods_of(module).items():
         if name == method.name:

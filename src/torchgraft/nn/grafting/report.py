@@ -56,7 +56,7 @@ def graft_report(model: torch.nn.Module) -> GraftReport:
     """
     grafted, graftable, left, measured = [], [], {}, {}
     for name, module in model.named_modules():
-        if not isinstance(module, _ConvNd):
+        if not isinstance(module, _ConvNd) and NAME not in vars(module):
             continue
         if NAME in vars(module):
             measured[name] = vars(module)[NAME]
@@ -64,7 +64,7 @@ def graft_report(model: torch.nn.Module) -> GraftReport:
             grafted.append(name)
         elif runs_on_operators(module):
             left[name] = "its class is torchgraft's, and runs on torchgraft as it is"
-        elif reason := why_not(module):
+        elif isinstance(module, _ConvNd) and (reason := why_not(module)):
             left[name] = reason
         elif name in measured:
             left[name] = f"it gains nothing: {measured[name]}"
