@@ -675,6 +675,16 @@ class TestFunctionalCalls:
             lambda: nn.functional.conv2d(torch.randn(1, 4, 5, 5), torch.randn(4, 1, 3, 3).double(), groups=4),
             lambda: nn.functional.conv2d(torch.randn(1, 6, 5, 5), torch.randn(4, 1, 3, 3), groups=4),
             lambda: nn.functional.conv_transpose2d(torch.randn(1, 6, 5, 5), torch.randn(4, 1, 3, 3), groups=4),
+            lambda: nn.functional.conv1d(
+                torch.nested.nested_tensor([torch.randn(4, 5)] * 2, layout=torch.jagged),
+                torch.randn(4, 1, 3),
+                None,
+                1,
+                0,
+                1,
+                4,
+            ),
+            lambda: nn.functional.conv1d(torch.randn(2, 4, 5).to_sparse(), torch.randn(4, 1, 3), groups=4),
             lambda: nn.functional.conv3d(torch.randn(1, 4, 5, 5), torch.randn(4, 1, 3, 3, 3), groups=4),
         ],
     )

@@ -23,10 +23,12 @@ def _serves(rank: int, input: Any, weight: Any, groups: Any) -> bool:
     """Whether a convolution is depthwise, and of tensors that an operator takes exactly as PyTorch does."""
     if not (isinstance(input, Tensor) and isinstance(weight, Tensor) and isinstance(groups, int)) or groups < 2:
         return False
+    if input.is_nested or input.layout is not torch.strided:
+        return False
     # Sizes that do not fit are left to PyTorch's function, and so is what it says of them.
     if input.dim() not in (rank + 1, rank + 2) or weight.dim() != rank + 2 or sizes_of(input)[-rank - 1] != groups:
         return False
-    if input.dtype not in FLOATING or weight.dtype not in FLOATING or input.layout is not torch.strided:
+    if input.dtype not in FLOATING or weight.dtype not in FLOATING:
         return False
     kind = input.device.type
     return kind in _DEVICES and (input.dtype == weight.dtype or torch.is_autocast_enabled(kind))
