@@ -186,7 +186,7 @@ def _calls(model: nn.Module, layers: Mapping[str, _ConvNd], example: Any) -> dic
 
 
 def _step(layer: nn.Module, call: _Call) -> Callable[[], None]:
-    """What is timed of a call: its forward pass, and its backward pass where gradients flow."""
+    """Makes the function that is timed: a forward pass, and a backward pass where gradients flow."""
     arguments, named = tree_map_only(_Likeness, _Likeness.make, (call.arguments, call.named))
     tensors = [each for each in tree_leaves((arguments, named)) if isinstance(each, Tensor)]
     wanted = [each for each in [*tensors, *layer.parameters()] if each.requires_grad]
