@@ -32,6 +32,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Lock
@@ -215,13 +216,18 @@ def _zero(dtype: torch.dtype) -> bool | int | float:
     return False if dtype is torch.bool else 0.0 if dtype.is_floating_point else 0
 
 
+@cache
+def _source(kind: type) -> str:
+    try:
+        return inspect.getsource(kind)
+    except (OSError, TypeError):
+        return ""
+
+
 def _is_causal(model: torch.nn.Module, name: str) -> bool:
     """Whether the class around a layer gives the layer's weight to a function named causal_conv1d_..."""
     around, _, attribute = name.rpartition(".")
-    try:
-        source = inspect.getsource(type(model.get_submodule(around)))
-    except (OSError, TypeError):
-        return False
+    source = _source(type(model.get_submodule(around)))
     return bool(_CAUSAL.search(source)) and f".{attribute}.weight" in source
 
 
@@ -439,21 +445,20 @@ class Rows:
     """The rows of a census, in a file that grows by a line a model."""
 
     def __init__(self, path: Path, state: str) -> None:
-        self._lock = Lock()
+        self._lock, self._path = Lock(), path
         lines = path.read_text().splitlines() if path.is_file() else []
         kept = lines[1:] if lines and json.loads(lines[0]) == {"state": state} else []
         # A census that was killed may have left half a line.
         self.rows = [json.loads(line) for line in kept if line.endswith("}")]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(json.dumps(each) + "\n" for each in ({"state": state}, *self.rows)))
-        self._file = path.open("a")
 
     def add(self, row: dict[str, Any]) -> None:
         """Adds a row."""
         with self._lock:
             self.rows.append(row)
-            self._file.write(json.dumps(row) + "\n")
-            self._file.flush()
+            with self._path.open("a") as file:
+                file.write(json.dumps(row) + "\n")
 
 
 def summarise(rows: Iterable[dict[str, Any]], versions: dict[str, str]) -> dict[str, Any]:
