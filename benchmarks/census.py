@@ -1,16 +1,16 @@
 """Counts the depthwise convolutions of public models, and how many of them `torchgraft.graft` reaches.
 
-Every model of six libraries is built on the meta device: no weights, no memory, no downloads. A forward pass, also
-without memory, shows whether each depthwise layer is called as a module, or whether its weight goes to a function, which
-no change of a layer reaches. `torchgraft.graft_report` says what graft reaches. The libraries are in
-requirements/census.txt; `--no-deps` keeps the PyTorch that is there, and a folder of their own keeps them apart:
+Models of six libraries are built on the meta device: no weights, no memory, no downloads. A forward pass, also without
+memory, shows whether a model calls each depthwise layer as a module, or gives its weight to a function, where no change
+of the layer matters. `torchgraft.graft_report` says what graft reaches. The libraries are in requirements/census.txt;
+`--no-deps` keeps the PyTorch that is installed, and a folder of their own keeps them apart:
 
     python -m pip install --no-deps --target build/census_packages -r requirements/census.txt
     PYTHONPATH=build/census_packages python benchmarks/census.py --json benchmarks/results/census.json
     python tools/docs/census.py
 
-Models take turns in a few processes. A model that takes too long, or that ends its process, is left out with the reason.
-Each model is a row of a file, so that a census that was stopped goes on. The file is begun anew when torchgraft, this
+A few processes build the models. A model that takes too long, or that ends its process, is left out with the reason.
+Each model adds a row to a file, so that a census that was stopped goes on. The file starts anew when torchgraft, this
 script or a library has changed.
 """
 
@@ -144,6 +144,7 @@ class Watch(TorchDispatchMode):
         self.modules: set[str] = set()
         self.functions: set[str] = set()
         self.convolutions: set[tuple[str, tuple[Any, ...]]] = set()
+        self._model = model
         self._names = {id(module): name for name, module in model.named_modules()}
         self._layers = {id(layer): name for name, layer in layers.items()}
         # The address of a storage, which views of a parameter share.
@@ -172,6 +173,15 @@ class Watch(TorchDispatchMode):
         finally:
             for hook in hooks:
                 hook.remove()
+
+    def run(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> str:
+        """Runs the model's forward pass; the error in short, empty if there is none."""
+        try:
+            with self.watching():
+                self._model(*arguments, **named)
+        except Exception as error:
+            return short(error)
+        return ""
 
     def _enter(self, module: torch.nn.Module, arguments: Any) -> None:
         self._running.append(module)
@@ -245,13 +255,8 @@ def count(model: torch.nn.Module, inputs: Iterable[Inputs] = ()) -> Count:
     watch = Watch(model, layers)
     ran, why_not = False, "no inputs"
     for arguments, named in inputs:
-        try:
-            with watch.watching():
-                model(*arguments, **named)
-        except Exception as error:
-            why_not = short(error)
-        else:
-            ran, why_not = True, ""
+        why_not = watch.run(arguments, named)
+        if ran := not why_not:
             break
     report = graft_report(model)
     reached = {*report.grafted, *report.graftable}
@@ -432,6 +437,14 @@ class Worker:
         self._pipe.close()
 
 
+def _version(package: str) -> str:
+    """The version of a package; empty if it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
 def _state(libraries: dict[str, str]) -> str:
     """A hash of all that decides the rows: the Python of torchgraft, these scripts, and the libraries' versions."""
     paths = [*sorted((ROOT / "src").rglob("*.py")), Path(__file__), Path(__file__).with_name("census_models.py")]
@@ -512,7 +525,6 @@ def _kind_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         number = sum(layer["count"] for layer in layers)
         left = _sums(layers, "left")
         reached = left.pop("", 0)
-        few = {name: models[:3] for name in ("examples",)}
         facts = {name: _sums(layers, name) for name in _FACTS}
         found.append(
             {
@@ -522,7 +534,7 @@ def _kind_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "reached": reached,
                 "left": left,
                 **facts,
-                **few,
+                "examples": models[:3],
             }
         )
     return sorted(found, key=lambda each: (-each["layers"], *(str(each[name]) for name in _KIND)))
@@ -565,23 +577,16 @@ def main(
     if unknown := sorted(set(library or ()) - set(LIBRARIES)):
         raise typer.BadParameter(f"{unknown[0]} is none of {', '.join(LIBRARIES)}", param_hint="--library")
     os.environ["HF_HUB_OFFLINE"] = "1"
-    versions = {}
-    for name in library or LIBRARIES:
-        try:
-            versions[name] = importlib.metadata.version(LIBRARIES[name].package)
-        except importlib.metadata.PackageNotFoundError:
+    installed = {name: version for name, each in LIBRARIES.items() if (version := _version(each.package))}
+    versions = {name: installed.get(name, "") for name in library or LIBRARIES}
+    for name, version in versions.items():
+        if not version:
             console.print(f"{name} is not installed: install requirements/census.txt, or name others with --library")
-            raise typer.Exit(1) from None
+            raise typer.Exit(1)
     if fresh:
         rows_file.unlink(missing_ok=True)
     started = time.perf_counter()
-    # The other libraries' rows stay when only some are asked for.
-    installed = {}
-    for name, each in LIBRARIES.items():
-        try:
-            installed[name] = importlib.metadata.version(each.package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    # The hash is of all libraries: rows of the others stay if only some are named.
     rows = Rows(rows_file, _state(installed))
     known = {(row["library"], row["model"]) for row in rows.rows}
     batches = []
