@@ -67,7 +67,7 @@ class Layer:
     Attributes:
         owner: the class of the layer; the class of the module that calls a function, where no layer holds the weight.
         computes: who wrote the computation: PyTorch's forward, the class's own, or no layer.
-        called: as a module, by a function, not called by the forward pass, or not known.
+        called: as a module, by a function, not called by a forward pass, or not known.
         causal: whether the module around it hands its weight to causal_conv1d_fn where that is installed.
         left: why graft does not reach it; empty if it does.
     """
@@ -94,7 +94,7 @@ class Count:
     Attributes:
         layers: how many there are by their facts.
         ran: whether the forward pass came to its end.
-        why_not: the error of the last forward pass that did not.
+        why_not: the error of the first forward pass, if none did.
     """
 
     layers: Counter[Layer]
@@ -246,17 +246,20 @@ def count(model: torch.nn.Module, inputs: Iterable[Inputs] = ()) -> Count:
 
     Args:
         model: any module; its parameters may be on the meta device.
-        inputs: arguments for forward passes, which are tried in turn until one comes to its end.
+        inputs: arguments for forward passes, which run in turn until one came to its end and each layer was called.
 
     Returns:
         The count. Layers are told apart by name: a layer that a model holds twice counts once.
     """
     layers = depthwise_layers(model)
     watch = Watch(model, layers)
-    ran, why_not = False, "no inputs"
+    # The first inputs are the likeliest, so the first error is the one to tell. A model of texts and images may need
+    # other inputs for its other layers.
+    ran, why_not = False, ""
     for arguments, named in inputs:
-        why_not = watch.run(arguments, named)
-        if ran := not why_not:
+        error = watch.run(arguments, named)
+        ran, why_not = ran or not error, why_not or error
+        if ran and layers.keys() <= watch.modules | watch.functions:
             break
     report = graft_report(model)
     reached = {*report.grafted, *report.graftable}
@@ -303,11 +306,15 @@ def count(model: torch.nn.Module, inputs: Iterable[Inputs] = ()) -> Count:
                 left="" if name in reached else "no layer of torch.nn: a function gets the weight",
             )
         ] += 1
-    return Count(counts, ran, why_not)
+    return Count(counts, ran, "" if ran else why_not or "no inputs")
 
 
 def _calls(model: torch.nn.Module, layers: dict[str, conv._ConvNd], watch: Watch, ran: bool) -> dict[str, str]:
-    """How each layer is called. If no forward pass came to its end, layers are called like their likes that ran."""
+    """How each layer is called.
+
+    If no forward pass came to its end, layers that it did not reach are called like their likes that it reached. If it
+    reached none, the source of the module around a layer may say that a function gets the weight.
+    """
     called: dict[str, str] = {}
     likes: dict[tuple[type, type, str], str] = {}
     for name, layer in layers.items():
@@ -320,7 +327,8 @@ def _calls(model: torch.nn.Module, layers: dict[str, conv._ConvNd], watch: Watch
         likes[_like(model, name, layer)] = called[name]
     for name, layer in layers.items():
         if name not in called:
-            called[name] = _NOT_CALLED if ran else likes.get(_like(model, name, layer), _UNKNOWN)
+            by_source = _BY_A_FUNCTION if _is_causal(model, name) else _UNKNOWN
+            called[name] = _NOT_CALLED if ran else likes.get(_like(model, name, layer), by_source)
     return called
 
 
@@ -341,13 +349,13 @@ class _ParametersOnMeta(TorchFunctionMode):
     Models that ask small tensors for their values while they are built find these in memory.
     """
 
-    _MAKERS = (torch.empty,)
-
     def __torch_function__(
         self, function: Any, types: Any, arguments: tuple[Any, ...] = (), named: dict[str, Any] | None = None
     ) -> Any:
-        placed = {"device": "meta"} if function in self._MAKERS else {}
-        return function(*arguments, **{**placed, **(named or {})})
+        named = dict(named or {})
+        if function is torch.empty and named.get("device") is None:
+            named["device"] = "meta"
+        return function(*arguments, **named)
 
 
 def build(library: str, name: str) -> torch.nn.Module:
@@ -365,6 +373,14 @@ def build(library: str, name: str) -> torch.nn.Module:
     return model.to("meta").eval()
 
 
+def _until_error(inputs: Iterable[Inputs]) -> Iterator[Inputs]:
+    """Gives inputs until an error: a configuration may lack what the next ones are made from."""
+    try:
+        yield from inputs
+    except Exception:
+        return
+
+
 def row_of(library: str, name: str) -> dict[str, Any]:
     """Returns the row of one model."""
     started = time.perf_counter()
@@ -373,7 +389,7 @@ def row_of(library: str, name: str) -> dict[str, Any]:
         model = build(library, name)
     except Exception as error:
         return {**row, "not_built": short(error)}
-    found = count(model, LIBRARIES[library].inputs(name, model))
+    found = count(model, _until_error(LIBRARIES[library].inputs(name, model)))
     layers = [{**asdict(layer), "count": number} for layer, number in found.layers.items()]
     seconds = round(time.perf_counter() - started, 2)
     return {**row, "ran": found.ran, "why_not": found.why_not, "seconds": seconds, "layers": layers}
@@ -567,7 +583,7 @@ def main(
     rows_file: Annotated[Path, typer.Option("--rows", help="The file that holds a row a model.")] = (
         ROOT / "build/census.jsonl"
     ),
-    seconds: Annotated[float, typer.Option(help="The longest that a model may take.")] = 120,
+    seconds: Annotated[float, typer.Option(help="The longest that a model may take.")] = 300,
     workers: Annotated[int, typer.Option(help="The number of processes.", min=1)] = 2,
     models: Annotated[int, typer.Option(help="After so many models a process is made again.", min=1)] = 150,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget the rows of an earlier census.")] = False,
@@ -585,7 +601,6 @@ def main(
             raise typer.Exit(1)
     if fresh:
         rows_file.unlink(missing_ok=True)
-    started = time.perf_counter()
     # The hash is of all libraries: rows of the others stay if only some are named.
     rows = Rows(rows_file, _state(installed))
     known = {(row["library"], row["model"]) for row in rows.rows}
@@ -615,8 +630,7 @@ def main(
     _print(found, Console())
     if json_file is not None:
         environment = {**vars(describe_environment("cpu")), **versions}
-        took = round(time.perf_counter() - started)
-        json_file.write_text(as_json({"environment": environment, "seconds": took, **found}))
+        json_file.write_text(as_json({"environment": environment, **found}))
         console.print(f"{json_file}: written")
 
 

@@ -107,7 +107,10 @@ def _transformers_build(name: str) -> torch.nn.Module:
     classes = _transformers_classes()
     if name not in classes:
         raise LookupError("no automatic class of transformers has a model of this type")
-    return getattr(transformers, classes[name])(CONFIG_MAPPING[name]())
+    config = CONFIG_MAPPING[name]()
+    if hasattr(config, "use_pretrained_backbone"):
+        config.use_pretrained_backbone = False
+    return getattr(transformers, classes[name])(config)
 
 
 def _first(config: Any, names: tuple[str, ...], otherwise: Any) -> Any:
@@ -122,6 +125,7 @@ def _first(config: Any, names: tuple[str, ...], otherwise: Any) -> Any:
 
 def _transformers_inputs(name: str, model: Any) -> Iterator[Inputs]:
     config, main = model.config, model.main_input_name
+    main = main if isinstance(main, str) else main[0]
     size = _first(config, ("image_size", "crop_size", "input_size"), 224)
     size = size if isinstance(size, (list, tuple)) else (size, size)
     channels, frames = _first(config, ("num_channels",), 3), _first(config, ("num_frames", "frames_per_clip"), 8)
@@ -131,7 +135,12 @@ def _transformers_inputs(name: str, model: Any) -> Iterator[Inputs]:
     audio_channels = _first(config, ("audio_channels",), 1)
     by_name: dict[str, list[torch.Tensor]] = {
         "input_ids": [text],
-        "pixel_values": [image, floats(1, channels, 224, 224), floats(1, frames, channels, *size[-2:])],
+        "pixel_values": [
+            image,
+            floats(1, channels, 224, 224),
+            floats(1, frames, channels, *size[-2:]),
+            floats(1, 2, channels, *size[-2:]),
+        ],
         "pixel_values_videos": [floats(1, frames, channels, *size[-2:])],
         "input_values": [
             floats(1, 16000),
@@ -145,6 +154,13 @@ def _transformers_inputs(name: str, model: Any) -> Iterator[Inputs]:
     for value in by_name.get(main, []):
         yield (), {main: value}
         yield (), {main: value, **decoder}
+    if width := getattr(config, "feature_projection_input_dim", None):
+        for more in ({}, decoder):
+            yield (), {"input_features": floats(1, 256, width), **more}
+    if main == "audio_mel":
+        width = _first(config, ("input_feat_size",), 128)
+        yield (), {main: floats(1, 512, width), "audio_mel_mask": floats(1, 512).bool()}
+    yield (), {"pixel_values": image, "task_inputs": tokens(1, 77)}
     # Models of images and text, or of sounds and text.
     yield (), {"input_ids": text, "pixel_values": image}
     yield (), {"input_ids": text}

@@ -192,6 +192,15 @@ class TestAForwardPassThatFails:
             ("Conv2d", "PyTorch's forward", "not known", True): 1,
         }
 
+    def test_a_source_says_that_a_function_gets_the_weight(self, counted):
+        rows, found = counted(nn.Sequential(Failing(), Causal()), images(1, 8, 20))
+        assert not found.ran
+        assert rows == {("Conv1d", "PyTorch's forward", "by a function", False): 1}
+
+    def test_the_first_error_is_told(self, census):
+        model = nn.Sequential(depthwise()).to("meta")
+        assert "channel" in census.count(model, [((images(1, 3, 9, 9),), {}), ((), {})]).why_not
+
     def test_without_inputs_nothing_is_known(self, counted):
         assert list(counted(nn.Sequential(depthwise()))[0]) == [("Conv2d", "PyTorch's forward", "not known", True)]
 
@@ -199,6 +208,19 @@ class TestAForwardPassThatFails:
         model = nn.Sequential(depthwise()).to("meta")
         inputs = [((images(1, 3, 9, 9),), {}), ((images(1, 8, 9, 9),), {})]
         assert census.count(model, inputs).ran
+
+    def test_other_inputs_are_tried_for_layers_that_are_not_called(self, census):
+        class Either(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.image, self.sound = depthwise(), nn.Conv1d(8, 8, 3, groups=8)
+
+            def forward(self, image=None, sound=None):
+                return self.sound(sound) if image is None else self.image(image)
+
+        inputs = [((), {"image": images(1, 8, 9, 9)}), ((), {"sound": images(1, 8, 9)})]
+        found = census.count(Either().to("meta"), inputs)
+        assert {layer.called for layer in found.layers} == {"as a module"}
 
     def test_a_branch_on_a_value_does_not_end_it(self, counted):
         class Branching(nn.Module):
@@ -220,6 +242,17 @@ class TestAForwardPassThatFails:
                 return input
 
         assert list(counted(Unused(), images(1, 8, 9, 9))[0]) == [("Conv2d", "PyTorch's forward", "not called", True)]
+
+
+def test_a_model_that_reads_values_while_it_is_built_takes_no_memory(census, monkeypatch):
+    def build(name):
+        rates = [rate.item() for rate in torch.linspace(0, 1, 3)]
+        return nn.Sequential(*(nn.Linear(1 << 20, 1 << 20) for _ in rates), nn.Dropout(rates[-1]))
+
+    monkeypatch.setitem(census.LIBRARIES, "tiny", census.LIBRARIES["timm"].__class__("tiny", list, build, list))
+    model = census.build("tiny", "any")
+    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
+    assert model[-1].p == 1
 
 
 def row(census, name, model, shape, library="timm"):

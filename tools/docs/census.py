@@ -17,8 +17,8 @@ RESULTS = ROOT / "benchmarks/results/census.json"
 CALLS = {
     "as a module": "the layer is called",
     "by a function": "a function gets the weight",
-    "not called": "the forward pass does not need the layer",
-    "not known": "not known: the forward pass failed before",
+    "not called": "no forward pass here calls the layer",
+    "not known": "not known: the forward passes failed before",
 }
 # Kinds with fewer layers share a row.
 FEW = 20
