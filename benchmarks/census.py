@@ -477,8 +477,9 @@ class Rows:
         self._lock, self._path = Lock(), path
         lines = path.read_text().splitlines() if path.is_file() else []
         kept = lines[1:] if lines and json.loads(lines[0]) == {"state": state} else []
-        # A census that was killed may have left half a line.
-        self.rows = [json.loads(line) for line in kept if line.endswith("}")]
+        # A census that was killed may have left half a line, and two at once each a row of a model.
+        found = [json.loads(line) for line in kept if line.endswith("}")]
+        self.rows = list({(row["library"], row["model"]): row for row in found}.values())
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(json.dumps(each) + "\n" for each in ({"state": state}, *self.rows)))
 

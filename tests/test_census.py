@@ -288,12 +288,14 @@ def test_the_summary_adds_models_and_layers(census):
 
 def test_a_census_goes_on_where_it_stopped_unless_something_changed(census, tmp_path):
     path = tmp_path / "folder/rows.jsonl"
-    census.Rows(path, "one").add({"model": "a"})
+    first, second = ({"library": "timm", "model": name} for name in "ab")
+    census.Rows(path, "one").add(first)
     rows = census.Rows(path, "one")
-    rows.add({"model": "b"})
+    rows.add(second)
+    rows.add(first)
     with path.open("a") as file:
         file.write('{"model": "half a li')
-    assert census.Rows(path, "one").rows == [{"model": "a"}, {"model": "b"}]
-    assert [json.loads(line) for line in path.read_text().splitlines()][1:] == [{"model": "a"}, {"model": "b"}]
+    assert census.Rows(path, "one").rows == [first, second]
+    assert [json.loads(line) for line in path.read_text().splitlines()][1:] == [first, second]
     assert census.Rows(path, "other").rows == []
     assert census.Rows(path, "one").rows == []
