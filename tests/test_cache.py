@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import py_compile
 import re
 import shutil
 import signal
@@ -229,6 +230,22 @@ class TestIdentity:
         found = self.identity(source)
         (source.parent / "named.h").write_text("// two")
         assert self.identity(source) != found
+
+    def test_headers_of_the_package_count_and_byte_code_does_not(self, source, monkeypatch, tmp_path):
+        package = tmp_path / "package"
+        header, module = package / "include/torchgraft/header.h", package / "cmake/module.py"
+        for path in (header, module):
+            path.parent.mkdir(parents=True)
+            path.write_text("")
+        monkeypatch.setattr(compiling, "__file__", str(package / "building/compile.py"))
+        found = self.identity(source)
+        py_compile.compile(str(module))
+        assert list(module.parent.glob("*/*.pyc"))
+        assert self.identity(source) == found
+        module.write_text("# changed")
+        changed = self.identity(source)
+        header.write_text("// changed")
+        assert len({found, changed, self.identity(source)}) == 3
 
     def test_how_it_is_compiled_counts(self, source, monkeypatch, tmp_path):
         found = {self.identity(source), self.identity(source, native=True), self.identity(source, sanitizer="address")}

@@ -461,6 +461,23 @@ class TestComparing:
             expect_close(found, expected, dtype=torch.float64)
         assert (raised.value.index, raised.value.found, raised.value.expected) == ((1, 0), 5.0, 0.0)
 
+    @pytest.mark.parametrize("shape", [(2**19 + 1,), (3, 2**18, 1), (2**10 + 1, 2**9), (5, 3, 300, 301), (2,) * 19])
+    @pytest.mark.parametrize("turned", [False, True])
+    @pytest.mark.parametrize("wrong", [1.001, float("nan"), float("inf")])
+    def test_of_large_results_each_element_counts(self, shape, turned, wrong):
+        """They are compared in pieces, along any dimension."""
+        expected = torch.ones(shape, dtype=torch.float64)
+        expected = expected.mT.contiguous().mT if turned and len(shape) > 1 else expected
+        # What is allowed follows from the largest of all, in whatever piece it is.
+        expected[(0,) * len(shape)] = 4.0
+        found = expected.float()
+        expect_close(found, expected, dtype=torch.float32)
+        for place in (0, found.numel() // 2, -1):
+            other = found.flatten().clone()
+            other[place] *= wrong
+            with pytest.raises(Mismatch, match=f"1 of {found.numel()} elements"):
+                expect_close(other.view(shape), expected, dtype=torch.float32)
+
     @pytest.mark.parametrize("compare", [expect_equal, partial(expect_close, dtype=torch.float64)])
     def test_of_several_results_the_wrong_one_is_named(self, compare):
         expected = [torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)]

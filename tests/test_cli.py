@@ -106,11 +106,16 @@ process.join()
     assert there.endswith("UserWarning: another")
 
 
-def test_importing_torchgraft_imports_nothing_heavier_than_torch():
+def test_importing_torchgraft_imports_nothing_heavier_than_torch_and_its_samples_no_compiler():
     heavy = {"typer", "rich", "sklearn", "matplotlib", "hypothesis", "pytest", "torch._dynamo", "sympy"}
-    program = f"import sys, torchgraft; print({heavy} & set(sys.modules))"
+    program = f"""
+import sys, torchgraft
+print({heavy} & set(sys.modules))
+from torchgraft.checking.subject import find_subjects
+print(len(find_subjects([])) > 20, {{"torch._dynamo", "sympy"}} & set(sys.modules))
+"""
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert finished.stdout == "set()\n"
+    assert finished.stdout == "set()\nTrue set()\n"
 
 
 def test_the_package_runs_as_a_module():

@@ -202,6 +202,7 @@ def _without_figures(text: str) -> str:
         "pictures",
         "support",
         "evidence",
+        "census",
         "translations",
         "include",
     ],

@@ -675,6 +675,16 @@ class TestFunctionalCalls:
             lambda: nn.functional.conv2d(torch.randn(1, 4, 5, 5), torch.randn(4, 1, 3, 3).double(), groups=4),
             lambda: nn.functional.conv2d(torch.randn(1, 6, 5, 5), torch.randn(4, 1, 3, 3), groups=4),
             lambda: nn.functional.conv_transpose2d(torch.randn(1, 6, 5, 5), torch.randn(4, 1, 3, 3), groups=4),
+            lambda: nn.functional.conv1d(
+                torch.nested.nested_tensor([torch.randn(4, 5)] * 2, layout=torch.jagged),
+                torch.randn(4, 1, 3),
+                None,
+                1,
+                0,
+                1,
+                4,
+            ),
+            lambda: nn.functional.conv1d(torch.randn(2, 4, 5).to_sparse(), torch.randn(4, 1, 3), groups=4),
             lambda: nn.functional.conv3d(torch.randn(1, 4, 5, 5), torch.randn(4, 1, 3, 3, 3), groups=4),
         ],
     )
@@ -775,6 +785,30 @@ class TestExample:
         [measured] = graft_report(layer).measured.values()
         assert measured.pytorch > 0 < measured.torchgraft
         assert all(parameter.grad is None for parameter in layer.parameters())
+
+    def test_a_module_that_calls_functions_itself_is_timed_as_a_whole(self, timed):
+        class Blur(nn.Module):
+            def forward(self, images):
+                kernel = torch.full((images.shape[1], 1, 2, 2), 0.25)
+                return nn.functional.conv2d(images, kernel, stride=2, groups=images.shape[1])
+
+        model = nn.Sequential(Blur(), nn.Conv2d(4, 4, 3), Blur())
+        model[0].kernel_size = (2,)  # PyTorch's way is slower here, and not in the last one.
+        model[2].kernel_size = (2, 2)
+        images = torch.randn(2, 4, 16, 16)
+        expected, operators = model(images), ["depthwise_conv2d"]
+        assert graft_report(graft(model)).grafted == ()
+        graft(model, images)
+        assert [type(layer).__name__ for layer, _ in timed] == ["Blur", "Blur"]
+        report = graft_report(model)
+        assert report.grafted == ("0",)
+        assert set(report.left) == {"1", "2"}
+        torch.testing.assert_close(model(images), expected)
+        for each in (model, copy.deepcopy(model), torch.compile(model, backend="aot_eager", fullgraph=True)):
+            torch.testing.assert_close(each(images), expected)
+        assert calls_of(lambda: model(images)) == operators
+        assert calls_of(lambda: ungraft(model)(images)) == []
+        assert graft_report(model).measured == {}
 
     def test_processes_agree_on_what_the_first_has_measured(self, timed, monkeypatch):
         def broadcast(shared, src):

@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 import torchgraft
 from torchgraft import Operator
-from torchgraft.benchmarking import CalledOperator, Table, measure_overhead
+from torchgraft.benchmarking import CalledOperator, Table, load, measure_overhead
 from torchgraft.benchmarking.layers import MODES, Costs
-from torchgraft.benchmarking.overhead import OperatorOverhead, kernel_calls
+from torchgraft.benchmarking.overhead import OperatorOverhead, kernel_calls, time_in_turn
 from torchgraft.checking.subject import find_subjects
 from torchgraft.cli import app
 
@@ -43,6 +43,28 @@ def test_every_path_is_timed():
     assert each.front_door == each.call - each.raw
     assert each.excess == pytest.approx(each.backward - each.function - each.kernels)
     assert result.environment.threads == 1
+
+
+@pytest.mark.parametrize(("call_seconds", "blocks"), [(1e-6, 5), (0.01, 5), (0.02, 2), (1.0, 1)])
+def test_calls_that_take_longer_than_their_share_of_the_time_are_timed_in_fewer_blocks(call_seconds, blocks):
+    counts = []
+
+    class Clock:
+        median = call_seconds
+
+        def blocked_autorange(self, min_run_time):
+            return self
+
+        def timeit(self, count):
+            counts.append(count)
+            return self
+
+    rounds, asked = 25, 1.25
+    watch = load.LoadWatch(torch.device("cpu"), 0.0)
+    costs, _ = time_in_turn({("operator", "call"): Clock()}, asked, watch, lambda why: None)
+    assert costs == {("operator", "call"): call_seconds * 1e6}
+    assert len(counts) == rounds * blocks
+    assert call_seconds > 0.05 or sum(counts) * call_seconds == pytest.approx(asked, rel=0.25)
 
 
 def test_the_yardstick_makes_the_kernels_of_forward_and_backward():

@@ -1,11 +1,13 @@
 """Results have memory of their own, and values that sizes, strides and dtype tell whole; whatever computes them."""
 
 import functools
+import gc
 import itertools
 import warnings
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import torchgraft
 from torchgraft import Operator
@@ -528,3 +530,48 @@ class TestReferenceInThePlaceOfAKernel:
             x = torch.zeros(2, 3)
             call(x).add_(1)
             assert x.all()
+
+
+class TestMemoryIsFreeAtOnce:
+    """Tensors are free once nobody uses them, not when Python next looks for cycles: a model would hold many calls."""
+
+    @pytest.fixture(autouse=True)
+    def _no_search_for_cycles(self):
+        gc.collect()
+        gc.disable()
+        yield
+        gc.enable()
+
+    @pytest.mark.parametrize(
+        ("signature", "reference"),
+        [
+            ("(Tensor x, Tensor y) -> Tensor", torch.mul),
+            ("(Tensor x, Tensor y) -> (Tensor, Tensor)", lambda x, y: (x * y, x + y)),
+            ("(Tensor x, Tensor y) -> Tensor[]", lambda x, y: [x * y, x]),
+            ("(Tensor[] x, Tensor y) -> Tensor", lambda x, y: x[0] * y),
+            ("(Tensor(a!) x, Tensor y) -> Tensor", lambda x, y: (x + 1, x * y)),
+            ("(Tensor(a!) x, Tensor y) -> ()", lambda x, y: x * y),
+        ],
+    )
+    @pytest.mark.parametrize("needs_grad", [False, True])
+    def test_after_a_call_that_the_reference_answers(self, declare, signature, reference, needs_grad):
+        operator = declare(signature, reference)
+
+        def call():
+            x, y = torch.ones(2, 3), torch.ones(2, 3, requires_grad=needs_grad and "-> ()" not in signature)
+            results = operator([x] if signature.startswith("(Tensor[]") else x, y)
+            made = [x, y, *torch.utils._pytree.tree_leaves(results)]
+            return [StorageWeakRef(each.untyped_storage()) for each in made if each is not None]
+
+        # At first modules are imported, and errors caught on the way hold frames.
+        call()
+        gc.collect()
+        assert all(each.expired() for each in call())
+
+    @pytest.mark.parametrize("arguments", [(Drawn((2, 3)), 1.0), ([Drawn((2,)), Drawn((3,))],)], ids=["one", "list"])
+    def test_of_a_sample(self, arguments):
+        sample = Sample("any", arguments)
+        sample.make("cpu", torch.float32)
+        gc.collect()
+        sample.make("cpu", torch.float32)
+        assert gc.collect() == 0

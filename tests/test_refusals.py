@@ -119,3 +119,38 @@ def test_bad_input_holds_without_an_explain(operators):
     samples = Samples([Sample("rows", (Drawn((3, 2)), Drawn((4,), dtype=torch.int64, high=3)))])
     subject = Subject(operators["rows"], samples)
     bad_input.check(Case(subject, torch.device("cpu"), torch.float32))
+
+
+@pytest.mark.parametrize(
+    ("reference", "asked", "verdict"),
+    [
+        # In float64 there is no room: neither is the reference asked in float32, nor are values compared.
+        ("no room in float64", ["float64", "meta", "meta"], {"unknown": True}),
+        ("no room, and refused on meta", ["float64", "meta", "float32"], {"raised": "TypeError: no"}),
+        ("refused in float32", ["float64", "float32"], {"raised": "TypeError: no"}),
+        ("refused in float64", ["float64", "float32"], {"raised": "TypeError: no"}),
+        ("taken", ["float64", "float32"], {}),
+    ],
+)
+def test_the_reference_is_asked_in_float32_unless_float64_has_no_room(reference, asked, verdict):
+    heard = []
+
+    def refer(input):
+        heard.append("meta" if input.is_meta else str(input.dtype).removeprefix("torch."))
+        if reference.startswith("no room") and heard[-1] == "float64":
+            raise RuntimeError("can't allocate memory")
+        if reference in (f"refused in {heard[-1]}", "no room, and refused on meta"):
+            raise TypeError("no")
+        return 2 * input
+
+    operator = torchgraft.Operator("refusals_asked::twice(Tensor input) -> Tensor", reference=refer)
+    try:
+        sample = Sample("one", (Drawn((2,)),))
+        call = Case(Subject(operator, Samples([sample])), torch.device("cpu"), torch.float32).call(sample)
+        found = bad_input._ask_reference(call, bad_input._Wrong("anything", call.arguments))
+    finally:
+        operator.undeclare()
+    assert heard == asked
+    assert {"unknown": found.unknown, "raised": found.raised} == {"unknown": False, "raised": "", **verdict}
+    if not verdict:
+        assert torch.equal(found.expected, 2 * call.arguments[0].double())

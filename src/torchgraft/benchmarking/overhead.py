@@ -241,15 +241,17 @@ def time_in_turn(
     Beside them how many processors others kept busy in the quietest round, as that is the one that counts.
     """
     block = seconds / len(timers) / _ROUNDS / _BLOCKS
-    counts = {
-        key: max(1, round(block / timer.blocked_autorange(min_run_time=block).median)) for key, timer in timers.items()
-    }
+    medians = {key: timer.blocked_autorange(min_run_time=block).median for key, timer in timers.items()}
+    counts = {key: max(1, round(block / median)) for key, median in medians.items()}
+    # If calls take longer than their share of the time, there are fewer blocks.
+    of_all = sum(counts[key] * median for key, median in medians.items())
+    blocks = max(1, min(_BLOCKS, round(seconds / _ROUNDS / of_all)))
     costs = dict.fromkeys(timers, float("inf"))
     quietest: float | None = None
     for _ in range(_ROUNDS):
         began = watch.look()
         for key, timer in timers.items():
-            median = statistics.median(timer.timeit(counts[key]).median for _ in range(_BLOCKS))
+            median = statistics.median(timer.timeit(counts[key]).median for _ in range(blocks))
             costs[key] = min(costs[key], median * 1e6)
         others = load.others_between(began, watch.look())
         if others is not None:

@@ -21,7 +21,7 @@ from torchgraft.benchmarking.sources import PACKAGE, Sources
 from torchgraft.operator import Operator
 
 # What decides the time of a model's training step: which layers are grafted, these layers, and their operators.
-OF_MODELS = "torchgraft.nn.grafting"
+OF_MODELS = "torchgraft.nn.grafting.layers"
 # As torchgraft/registration.h writes it into every library.
 _COMPILED_BY = re.compile(rb"torchgraft: compiled by ([^\0]+)\0")
 

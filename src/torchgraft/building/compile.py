@@ -262,7 +262,8 @@ def _identity(namespace: str, sources: Sequence[Path], options: dict[str, Any]) 
     made_of = hashlib.sha256(repr((namespace, sorted(options.items()))).encode())
     package = Path(__file__).parents[1]
     for root in (package / "include", package / "cmake"):
-        for path in sorted(each for each in root.rglob("*") if each.is_file()):
+        # Python writes its byte code beside a module when it first imports it, which changes nothing of a library.
+        for path in sorted(each for each in root.rglob("*") if each.is_file() and each.suffix != ".pyc"):
             made_of.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes() + b"\0")
     for number, source in enumerate(sources):
         files = {source.resolve(): source.name}

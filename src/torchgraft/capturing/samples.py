@@ -16,6 +16,7 @@ from torchgraft.capturing.taken import as_value, dtype_named
 from torchgraft.finding.samples import samples_of
 from torchgraft.operator import Operator
 from torchgraft.sampling import Benchmark, Drawn, Sample, Samples
+from torchgraft.sampling.samples import with_made
 
 # The suite of captured calls in `graft bench`.
 SUITE = "captured"
@@ -122,17 +123,15 @@ class CapturedSample(Sample):
         generator = torch.Generator(device if on_device else "cpu").manual_seed(seed)
         memories: dict[Memory, Tensor] = {}
 
-        def made(argument: Any) -> Any:
-            if isinstance(argument, (list, tuple)):
-                return [made(element) for element in argument]
-            if isinstance(argument, CapturedTensor) and argument.memory is not None and argument.is_as_captured:
-                memory = argument.memory
-                if memory not in memories:
-                    memories[memory] = memory.make(torch.device(device), dtype, generator, as_it_was=seed == 0)
-                return argument.lie_in(memories[memory], dtype)
-            return argument.make(device, dtype, generator) if isinstance(argument, Drawn) else argument
+        def make(drawn: Drawn) -> Tensor:
+            if not isinstance(drawn, CapturedTensor) or drawn.memory is None or not drawn.is_as_captured:
+                return drawn.make(device, dtype, generator)
+            memory = drawn.memory
+            if memory not in memories:
+                memories[memory] = memory.make(torch.device(device), dtype, generator, as_it_was=seed == 0)
+            return drawn.lie_in(memories[memory], dtype)
 
-        return tuple(map(made, self.arguments))
+        return tuple(with_made(each, make) for each in self.arguments)
 
 
 def sample_of(

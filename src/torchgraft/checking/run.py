@@ -14,7 +14,7 @@ from torchgraft.machine.processes import start_clean_processes
 
 
 def prepare() -> None:
-    """Imports what a quick check on the CPU needs, in the process that its workers are forked from."""
+    """Imports what a quick check on the CPU needs, in the process that its workers are forked from, if none is yet."""
     start_clean_processes({name for each in PROPERTIES.values() if not each.slow for name in each.imports})
 
 
@@ -25,6 +25,8 @@ def run_job(job: Job) -> Result:
         if job.samples is not None:
             reason = "it runs in a process of its own, which finds only samples beside the operator's declaration"
             return job.result("not applicable", 0.0, reason=reason)
+        # Its process and those of later jobs are forked from one, which imports only when it starts.
+        prepare()
         return run_jobs([job], workers=1)[0]
     return run_here(job)
 

@@ -154,21 +154,24 @@ def with_own_memory(results: Any, arguments: Sequence[Any]) -> Any:
     For references, which may return views. Nobody can tell what memory the tensors of a torch.func transform have:
     there each result is a copy. TorchDynamo traces it.
     """
-    always = pytorch.transform_active()
     others = list(tensors_in(arguments))
+    copied = _with_own_memory(results, others, pytorch.transform_active())
+    return tuple(copied) if isinstance(results, tuple) else copied
 
-    def copied(result: Any) -> Any:
-        if isinstance(result, (list, tuple)):
-            return [copied(each) for each in result]
-        if not isinstance(result, Tensor):
-            return result
-        if always or (_is_shared_where_traced if is_compiling() else _is_shared)(result, others):
-            return result.clone()
-        others.append(result)
+
+# No function inside the other: one that calls itself is a reference cycle, which would keep the arguments and results
+# of each call in memory until Python looks for cycles.
+def _with_own_memory(result: Any, others: list[Tensor], always: bool) -> Any:
+    """`with_own_memory` of a result or of a list of them; adds what is no copy to the tensors that others may share."""
+    if isinstance(result, (list, tuple)):
+        return [_with_own_memory(each, others, always) for each in result]
+    if not isinstance(result, Tensor):
         return result
-
-    is_compiling = torch.compiler.is_dynamo_compiling
-    return tuple(copied(results)) if isinstance(results, tuple) else copied(results)
+    is_shared = _is_shared_where_traced if torch.compiler.is_dynamo_compiling() else _is_shared
+    if always or is_shared(result, others):
+        return result.clone()
+    others.append(result)
+    return result
 
 
 def _is_shared(result: Tensor, others: Sequence[Tensor], before: Sequence[Tensor] = ()) -> bool:

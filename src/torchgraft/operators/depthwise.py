@@ -299,7 +299,16 @@ def multiply_adds(output_shape: Sequence[int], kernel_size: Sequence[int]) -> in
 def taps_inside(size: Sequence[int], kernel_size: Sequence[int], window: AnyWindow) -> int:
     """How many taps of all windows lie on pixels, of one image and channel."""
     return math.prod(
-        sum(0 <= output * stride - before + tap * dilation < length for output in range(outputs) for tap in range(taps))
+        sum(
+            # The outputs for which 0 <= output * stride - before + tap * dilation < length.
+            len(
+                range(
+                    max(0, -((tap * dilation - before) // stride)),
+                    min(outputs, (length - 1 + before - tap * dilation) // stride + 1),
+                )
+            )
+            for tap in range(taps)
+        )
         for length, taps, outputs, stride, before, dilation in zip(
             size,
             kernel_size,

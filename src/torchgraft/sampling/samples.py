@@ -112,6 +112,15 @@ class Drawn:
         return self.low + (self.high - self.low) * torch.special.ndtr(values / self.scale)
 
 
+# No function inside another: one that calls itself is a reference cycle, which would keep what it holds in memory until
+# Python looks for cycles.
+def with_made(argument: Any, make: Callable[[Drawn], Tensor]) -> Any:
+    """Returns an argument of a sample with what `make` gives for each `Drawn`, also in lists."""
+    if isinstance(argument, (list, tuple)):
+        return [with_made(each, make) for each in argument]
+    return make(argument) if isinstance(argument, Drawn) else argument
+
+
 @dataclass(frozen=True)
 class Sample:
     """One call of an operator.
@@ -140,13 +149,7 @@ class Sample:
             on_device: whether a device may draw values of its own, which is quick, where all else have the same.
         """
         generator = torch.Generator(device if on_device else "cpu").manual_seed(seed)
-
-        def made(argument: Any) -> Any:
-            if isinstance(argument, (list, tuple)):
-                return [made(element) for element in argument]
-            return argument.make(device, dtype, generator) if isinstance(argument, Drawn) else argument
-
-        return tuple(map(made, self.arguments))
+        return tuple(with_made(each, lambda drawn: drawn.make(device, dtype, generator)) for each in self.arguments)
 
     @property
     def tensors(self) -> tuple[Drawn, ...]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
-from torch.nn.modules.conv import _ConvNd
 
 from torchgraft.nn.grafting.causal import name_of, stand_in_for
 from torchgraft.nn.grafting.methods import (
@@ -249,7 +248,6 @@ def give(module: nn.Module) -> None:
     """
     methods = calls_of(module).methods
     if not methods:
-        is_plain = isinstance(module, _ConvNd) and computes_as_its_base(module)
-        kinds: list[type[Method]] = [ConvForward] if is_plain else [Forward, Replicate, PrepareScriptable]
+        kinds = [ConvForward] if computes_as_its_base(module) else [Forward, Replicate, PrepareScriptable]
         methods = {each.name: each(module) for each in kinds}
     vars(module).update(methods)

@@ -23,21 +23,22 @@ def _serves(rank: int, input: Any, weight: Any, groups: Any) -> bool:
     """Whether a convolution is depthwise, and of tensors that an operator takes exactly as PyTorch does."""
     if not (isinstance(input, Tensor) and isinstance(weight, Tensor) and isinstance(groups, int)) or groups < 2:
         return False
+    if input.is_nested or input.layout is not torch.strided:
+        return False
     # Sizes that do not fit are left to PyTorch's function, and so is what it says of them.
     if input.dim() not in (rank + 1, rank + 2) or weight.dim() != rank + 2 or sizes_of(input)[-rank - 1] != groups:
         return False
-    if input.dtype not in FLOATING or weight.dtype not in FLOATING or input.layout is not torch.strided:
+    if input.dtype not in FLOATING or weight.dtype not in FLOATING:
         return False
     kind = input.device.type
     return kind in DEVICES and (input.dtype == weight.dtype or torch.is_autocast_enabled(kind))
 
 
 def _convolution(rank: int) -> Callable[..., Tensor]:
-    """A stand-in for torch.conv1d, conv2d or conv3d."""
+    """A stand-in for torch.conv1d, conv2d or conv3d, which gives NotImplemented where no operator serves."""
     compute = DEPTHWISE[rank]
 
     def convolve(
-        theirs: Callable[..., Tensor],
         input: Tensor,
         weight: Tensor,
         bias: Tensor | None = None,
@@ -50,16 +51,15 @@ def _convolution(rank: int) -> Callable[..., Tensor]:
             kernels, each = sizes_of(weight)[:2]
             if each == 1 and kernels % groups == 0:
                 return compute(input, weight, bias, stride, padding, dilation, groups)
-        return theirs(input, weight, bias, stride, padding, dilation, groups)
+        return NotImplemented
 
     return convolve
 
 
 def _transposed(rank: int, compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A stand-in for torch.conv_transpose1d, conv_transpose2d or conv_transpose3d."""
+    """A stand-in for torch.conv_transpose1d, conv_transpose2d or conv_transpose3d, likewise."""
 
     def convolve(
-        theirs: Callable[..., Tensor],
         input: Tensor,
         weight: Tensor,
         bias: Tensor | None = None,
@@ -71,7 +71,7 @@ def _transposed(rank: int, compute: Callable[..., Tensor]) -> Callable[..., Tens
     ) -> Tensor:
         if _serves(rank, input, weight, groups) and sizes_of(weight)[0] == groups:
             return compute(input, weight, bias, stride, padding, output_padding, dilation)
-        return theirs(input, weight, bias, stride, padding, output_padding, groups, dilation)
+        return NotImplemented
 
     return convolve
 
@@ -84,6 +84,21 @@ _STAND_INS: dict[Callable[..., Any], Callable[..., Tensor]] = {
     torch.conv_transpose2d: _transposed(2, depthwise_conv_transpose2d),
     torch.conv_transpose3d: _transposed(3, depthwise_conv_transpose3d),
 }
+
+
+def served(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Any:
+    """Calls the operator that serves a call of a function of PyTorch's.
+
+    Args:
+        func: any function.
+        args: of the call.
+        kwargs: of the call, or None.
+
+    Returns:
+        What the operator returns; NotImplemented where none serves.
+    """
+    stand_in = _STAND_INS.get(func)
+    return NotImplemented if stand_in is None else stand_in(*args, **(kwargs or {}))
 
 
 class functional_calls(TorchFunctionMode):  # noqa: N801  It is called as a function.
@@ -106,7 +121,5 @@ class functional_calls(TorchFunctionMode):  # noqa: N801  It is called as a func
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Calls a function of PyTorch's, or what stands in for it."""
-        stand_in = _STAND_INS.get(func)
-        if stand_in is None:
-            return func(*args, **(kwargs or {}))
-        return stand_in(func, *args, **(kwargs or {}))
+        result = served(func, args, kwargs)
+        return func(*args, **(kwargs or {})) if result is NotImplemented else result

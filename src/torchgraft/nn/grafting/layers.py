@@ -80,10 +80,12 @@ def graft(model: Model, example: Any = None) -> Model:
 
     With an example, the model runs once, and each layer is timed with the calls that it got, PyTorch's way and on
     torchgraft's operators, in turn: forward, and backward where gradients flow, under the autocast and the gradient
-    mode of the caller. Only layers that gain are grafted; those that the example does not reach are, too, and modules
-    that call a function are grafted without being timed. What was measured stays with each layer, through copies, files
-    and `graft_report`. The model's buffers and PyTorch's random numbers are afterwards what they were. Where
-    `torch.distributed` is initialised, all processes must call this, and graft what gains in the first.
+    mode of the caller. Only layers that gain are grafted; those that the example does not reach are, too. So are other
+    modules that gain, whose own forward pass calls a function such as `torch.nn.functional.conv2d`.
+
+    What was measured stays with each layer, through copies, files and `graft_report`. The model's buffers and PyTorch's
+    random numbers are afterwards what they were. Where `torch.distributed` is initialised, all processes must call
+    this, and graft what gains in the first.
 
     Args:
         model: any module; it may itself be such a layer.
@@ -106,7 +108,8 @@ def graft(model: Model, example: Any = None) -> Model:
     }
     timed = {name: module for name, module in layers.items() if isinstance(module, _ConvNd)}
     measured = {} if example is None else measure(model, timed, example)
-    for name, layer in layers.items():
+    for name in {**layers, **measured}:
+        layer = model.get_submodule(name)
         vars(layer).pop(NAME, None)
         if name in measured:
             vars(layer)[NAME] = measured[name]

@@ -1,19 +1,23 @@
 """Times a model's layers, PyTorch's way and on torchgraft's operators, with the calls that an example batch makes."""
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as distributed
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.benchmark import Timer
+from torch.utils.hooks import RemovableHandle
 
 from torchgraft.nn.grafting.calls import give
+from torchgraft.nn.grafting.functional import served
 from torchgraft.nn.grafting.methods import take_back
 
 # Each way is timed this often, in turn, for about this long each time.
@@ -96,7 +100,7 @@ def _likeness(tensor: Tensor) -> _Likeness:
     return _Likeness(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, requires_grad)
 
 
-def _call_of(layer: _ConvNd, arguments: tuple[Any, ...], named: dict[str, Any]) -> _Call:
+def _call_of(layer: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> _Call:
     tensors = [each for each in tree_leaves((arguments, named)) if isinstance(each, Tensor)]
     device = tensors[0].device.type if tensors else "cpu"
     leaves = [*tensors, *layer.parameters()]
@@ -109,20 +113,67 @@ def _call_of(layer: _ConvNd, arguments: tuple[Any, ...], named: dict[str, Any]) 
     )
 
 
+class _Watch(TorchFunctionMode):
+    """A scope that notes how a model calls its layers, and which other modules call convolution functions themselves.
+
+    Args:
+        model: all of whose modules are watched.
+        layers: by name.
+    """
+
+    def __init__(self, model: nn.Module, layers: Mapping[str, _ConvNd]) -> None:
+        super().__init__()
+        self.model, self.layers = model, layers
+        self.calls: dict[str, list[_Call]] = {name: [] for name in layers}
+        # Modules in whose forward pass the model is, with their calls.
+        self._within: list[tuple[str, nn.Module, _Call]] = []
+        self._hooks: list[RemovableHandle] = []
+
+    def __enter__(self) -> "_Watch":
+        for name, module in self.model.named_modules():
+            self._hooks.append(module.register_forward_pre_hook(partial(self._enter, name), with_kwargs=True))
+            self._hooks.append(module.register_forward_hook(self._leave, always_call=True))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        for hook in self._hooks:
+            hook.remove()
+
+    def _enter(self, name: str, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        call = _call_of(module, arguments, named)
+        self._within.append((name, module, call))
+        if name in self.layers:
+            self.calls[name].append(call)
+
+    def _leave(self, module: nn.Module, arguments: tuple[Any, ...], result: Any) -> None:
+        self._within.pop()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Calls a function, and notes the module that calls it if an operator serves it."""
+        result = served(func, args, kwargs)
+        if result is NotImplemented:
+            return func(*args, **(kwargs or {}))
+        if self._within:
+            name, module, call = self._within[-1]
+            noted = self.calls.setdefault(name, [])
+            if not isinstance(module, _ConvNd) and not any(call is each for each in noted):
+                noted.append(call)
+        return result
+
+
 def _calls(model: nn.Module, layers: Mapping[str, _ConvNd], example: Any) -> dict[str, list[_Call]]:
     """Runs a model once, and notes how its layers are called; its buffers and random numbers stay what they were."""
-    calls: dict[str, list[_Call]] = {name: [] for name in layers}
-
-    def noting(name: str) -> Callable[..., None]:
-        return lambda layer, arguments, named: calls[name].append(_call_of(layer, arguments, named))
-
     devices = {each.device for each in [*model.parameters(), *model.buffers()] if each.device.type == "cuda"}
     before = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    with ExitStack() as scope:
-        for name, layer in layers.items():
-            handle = layer.register_forward_pre_hook(noting(name), with_kwargs=True)
-            scope.callback(handle.remove)
-        scope.enter_context(torch.random.fork_rng(devices=[device.index for device in devices]))
+    with torch.random.fork_rng(devices=[device.index for device in devices]), _Watch(model, layers) as watch:
         try:
             if isinstance(example, Mapping):
                 model(**example)
@@ -132,11 +183,11 @@ def _calls(model: nn.Module, layers: Mapping[str, _ConvNd], example: Any) -> dic
             with torch.no_grad():
                 for buffer, values in before:
                     buffer.copy_(values)
-    return calls
+    return {name: calls for name, calls in watch.calls.items() if calls}
 
 
-def _step(layer: _ConvNd, call: _Call) -> Callable[[], None]:
-    """What is timed of a call: its forward pass, and its backward pass where gradients flow."""
+def _step(layer: nn.Module, call: _Call) -> Callable[[], None]:
+    """Makes the function that is timed: a forward pass, and a backward pass where gradients flow."""
     arguments, named = tree_map_only(_Likeness, _Likeness.make, (call.arguments, call.named))
     tensors = [each for each in tree_leaves((arguments, named)) if isinstance(each, Tensor)]
     wanted = [each for each in [*tensors, *layer.parameters()] if each.requires_grad]
@@ -158,7 +209,7 @@ def _step(layer: _ConvNd, call: _Call) -> Callable[[], None]:
 
 
 @contextmanager
-def _grafted(layer: _ConvNd) -> Iterator[None]:
+def _grafted(layer: nn.Module) -> Iterator[None]:
     give(layer)
     try:
         yield
@@ -166,7 +217,7 @@ def _grafted(layer: _ConvNd) -> Iterator[None]:
         take_back(layer)
 
 
-def _time(layer: _ConvNd, call: _Call) -> tuple[float, float]:
+def _time(layer: nn.Module, call: _Call) -> tuple[float, float]:
     """Times a call as the layer's class computes and grafted, in turn; returns both medians, in seconds."""
     timer = Timer("step()", globals={"step": _step(layer, call)}, num_threads=torch.get_num_threads())
     with _grafted(layer):
@@ -180,7 +231,7 @@ def _time(layer: _ConvNd, call: _Call) -> tuple[float, float]:
     return statistics.median(pytorch), statistics.median(torchgraft)
 
 
-def _alike(layer: _ConvNd, call: _Call) -> Any:
+def _alike(layer: nn.Module, call: _Call) -> Any:
     """A key that is equal for calls which take the same time."""
     if type(layer).__module__ != nn.Conv2d.__module__:
         return id(layer), repr(call)
@@ -199,7 +250,8 @@ def measure(model: nn.Module, layers: Mapping[str, _ConvNd], example: Any) -> di
         example: the arguments of the model: a tensor, several in a tuple or list, or a mapping of names.
 
     Returns:
-        A result for each layer that was called.
+        A result for each layer that was called, and for each other module whose own forward pass calls a convolution
+        function that an operator serves.
 
     Raises:
         TypeError: example is none of these.
@@ -213,15 +265,16 @@ def measure(model: nn.Module, layers: Mapping[str, _ConvNd], example: Any) -> di
     found: dict[Any, tuple[float, float]] = {}
     measured: dict[str, Measured] = {}
     for name, calls in _calls(model, layers, example).items():
+        layer = model.get_submodule(name)
+        times = []
         for call in calls:
-            key = _alike(layers[name], call)
+            key = _alike(layer, call)
             if key not in found:
-                found[key] = _time(layers[name], call)
-        if calls:
-            times = [found[_alike(layers[name], call)] for call in calls]
-            pytorch, torchgraft = 1e6 * sum(each[0] for each in times), 1e6 * sum(each[1] for each in times)
-            words = calls[0].words + (f", and {len(calls) - 1} more" if len(calls) > 1 else "")
-            measured[name] = Measured(pytorch, torchgraft, words)
+                found[key] = _time(layer, call)
+            times.append(found[key])
+        pytorch, torchgraft = 1e6 * sum(each[0] for each in times), 1e6 * sum(each[1] for each in times)
+        words = calls[0].words + (f", and {len(calls) - 1} more" if len(calls) > 1 else "")
+        measured[name] = Measured(pytorch, torchgraft, words)
     if distributed.is_available() and distributed.is_initialized():
         shared = [measured]
         distributed.broadcast_object_list(shared, src=0)

@@ -6,9 +6,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
 from torchgraft.declaration import FLOATING
 from torchgraft.nn.convolving import convolve
@@ -24,7 +22,7 @@ class Method:
     the first layer is gone, the copy has that one's stride, padding and dilation.
 
     Args:
-        layer: a convolution, or a module that calls one as a function.
+        layer: a convolution, or another module that calls convolution functions.
     """
 
     __slots__ = ("__weakref__", "_layer")
@@ -138,21 +136,21 @@ class PrepareScriptable(Method):
         return layer
 
 
-def computes_as_its_base(module: _ConvNd) -> bool:
+def computes_as_its_base(module: nn.Module) -> bool:
     """Whether the class of a layer, a subclass maybe, has the forward pass of PyTorch's convolutions."""
     return any(
         type(module).forward is base.forward and type(module)._conv_forward is base._conv_forward
-        for base in (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
+        for base in (nn.Conv1d, nn.Conv2d, nn.Conv3d)
         if isinstance(module, base)
     )
 
 
-def methods_of(module: torch.nn.Module) -> dict[str, Method]:
+def methods_of(module: nn.Module) -> dict[str, Method]:
     """Returns the methods that a layer got when it was grafted, by name: none if it was not."""
     return {name: value for name, value in vars(module).items() if isinstance(value, Method)}
 
 
-def take_back(module: torch.nn.Module) -> None:
+def take_back(module: nn.Module) -> None:
     """Takes from a layer the methods that it got when it was grafted."""
     for name, method in methods_of(module).items():
         if name == method.name and method.is_of_the_class:

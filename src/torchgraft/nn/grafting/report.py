@@ -58,7 +58,7 @@ def graft_report(model: torch.nn.Module) -> GraftReport:
     """
     grafted, graftable, left, measured, functions = [], [], {}, {}, {}
     for name, module in model.named_modules():
-        if not convolves(module):
+        if not (convolves(module) or NAME in vars(module)):
             continue
         if called := calls_of(module).functions:
             functions[name] = called
