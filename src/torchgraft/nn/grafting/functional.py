@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -15,6 +16,8 @@ from torchgraft.operators.depthwise_conv3d import depthwise_conv3d, depthwise_co
 
 # By the number of spatial dimensions.
 DEPTHWISE: dict[int, Callable[..., Tensor]] = {1: depthwise_conv1d, 2: depthwise_conv2d, 3: depthwise_conv3d}
+
+_NAMES = {1: "conv1d", 2: "conv2d", 3: "conv3d"}
 
 _DEVICES = ("cpu", "cuda", "meta")
 
@@ -84,6 +87,12 @@ _STAND_INS: dict[Callable[..., Any], Callable[..., Tensor]] = {
     torch.conv_transpose2d: _transposed(2, depthwise_conv_transpose2d),
     torch.conv_transpose3d: _transposed(3, depthwise_conv_transpose3d),
 }
+
+
+def is_replaced(rank: int) -> bool:
+    """Whether a tool has put a function of its own in the place of PyTorch's, as some counters of operations do."""
+    name = _NAMES[rank]
+    return getattr(F, name) is not getattr(torch, name)
 
 
 class functional_calls(TorchFunctionMode):  # noqa: N801  It is called as a function.

@@ -1,5 +1,6 @@
 """graft and ungraft: a layer's methods, set and taken back; and which layers an operator serves, and why not others."""
 
+import types
 from typing import TypeVar
 
 from torch import nn
@@ -35,6 +36,14 @@ def computes_as_its_base(module: _ConvNd) -> bool:
     )
 
 
+def names_of_forward(module: _ConvNd) -> list[str]:
+    """The names under which a layer holds its class's forward pass: another one if a tool has put its own in front."""
+    if Forward.name not in vars(module):
+        return [Forward.name]
+    own = types.MethodType(type(module).forward, module)
+    return [name for name, value in vars(module).items() if isinstance(value, types.MethodType) and value == own]
+
+
 def why_not(module: _ConvNd) -> str:
     """The reason why a layer is not grafted; empty if there is none."""
     if isinstance(module, LazyModuleMixin):
@@ -50,7 +59,7 @@ def why_not(module: _ConvNd) -> str:
     stored = next(module.parameters(), None)
     if stored is not None and not stored.dtype.is_floating_point:
         return f"its weight has dtype {stored.dtype}"
-    if "forward" in vars(module) and not computes_as_its_base(module) and not methods_of(module):
+    if not (names_of_forward(module) or computes_as_its_base(module) or methods_of(module)):
         return "its forward was replaced: graft the model first, then replace it"
     if "_conv_forward" in vars(module) and not methods_of(module):
         return "its _conv_forward was replaced"
@@ -85,7 +94,8 @@ def graft(model: Model) -> Model:
         if computes_as_its_base(module):
             vars(module)[ConvForward.name] = ConvForward(module)
         else:
-            vars(module).update({each.name: each(module) for each in (Forward, Replicate, PrepareScriptable)})
+            vars(module).update({name: Forward(module) for name in names_of_forward(module)})
+            vars(module).update({each.name: each(module) for each in (Replicate, PrepareScriptable)})
     return model
 
 
