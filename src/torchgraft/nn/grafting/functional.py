@@ -22,6 +22,14 @@ _NAMES = {1: "conv1d", 2: "conv2d", 3: "conv3d"}
 _DEVICES = ("cpu", "cuda", "meta")
 
 
+def computes_itself(tensor: Tensor) -> bool:
+    """Whether a tensor is of another library's class that computes PyTorch's operators itself, as if it is quantised."""
+    kind = type(tensor)
+    if kind is torch.nn.Parameter or kind is Tensor or kind.__module__.startswith("torch."):
+        return False
+    return kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
+
+
 def _serves(rank: int, input: Any, weight: Any, groups: Any) -> bool:
     """Whether a convolution is depthwise, and of tensors that an operator takes exactly as PyTorch does."""
     if not (isinstance(input, Tensor) and isinstance(weight, Tensor) and isinstance(groups, int)) or groups < 2:
@@ -30,6 +38,8 @@ def _serves(rank: int, input: Any, weight: Any, groups: Any) -> bool:
     if input.dim() not in (rank + 1, rank + 2) or weight.dim() != rank + 2 or sizes_of(input)[-rank - 1] != groups:
         return False
     if input.dtype not in FLOATING or weight.dtype not in FLOATING or input.layout is not torch.strided:
+        return False
+    if computes_itself(input) or computes_itself(weight):
         return False
     kind = input.device.type
     return kind in _DEVICES and (input.dtype == weight.dtype or torch.is_autocast_enabled(kind))

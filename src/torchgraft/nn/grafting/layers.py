@@ -8,6 +8,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils.parametrize import type_before_parametrizations
 
+from torchgraft.nn.grafting.functional import computes_itself
 from torchgraft.nn.grafting.methods import ConvForward, Forward, PrepareScriptable, Replicate, methods_of, take_back
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -59,6 +60,8 @@ def why_not(module: _ConvNd) -> str:
     stored = next(module.parameters(), None)
     if stored is not None and not stored.dtype.is_floating_point:
         return f"its weight has dtype {stored.dtype}"
+    if stored is not None and computes_itself(stored):
+        return f"its weight is of the class {type(stored).__name__}, which computes convolutions itself"
     if not (names_of_forward(module) or computes_as_its_base(module) or methods_of(module)):
         return "its forward was replaced: graft the model first, then replace it"
     if "_conv_forward" in vars(module) and not methods_of(module):

@@ -12,7 +12,12 @@ from torch.nn.modules.conv import _ConvNd
 
 from torchgraft.declaration import FLOATING
 from torchgraft.nn.convolving import convolve
-from torchgraft.nn.grafting.functional import DEPTHWISE, functional_calls, is_replaced
+from torchgraft.nn.grafting.functional import (
+    DEPTHWISE,
+    computes_itself,
+    functional_calls,
+    is_replaced,
+)
 from torchgraft.nn.recording import is_recorded_to_be_read
 
 
@@ -70,9 +75,11 @@ class ConvForward(Method):
     def __call__(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Convolves as the layer says."""
         layer: Any = self._layer() or self._found()
-        # A layer may change after it was grafted: its groups, or the dtype of its weights.
-        changed = layer.groups != layer.in_channels or (isinstance(weight, Tensor) and weight.dtype not in FLOATING)
-        if changed or is_recorded_to_be_read():
+        # A layer may change after it was grafted: its groups, or the dtype or class of its weights.
+        changed = layer.groups != layer.in_channels or (
+            isinstance(weight, Tensor) and (weight.dtype not in FLOATING or computes_itself(weight))
+        )
+        if changed or is_recorded_to_be_read() or (isinstance(input, Tensor) and computes_itself(input)):
             result: Tensor = type(layer)._conv_forward(layer, input, weight, bias)
             return result
         rank = len(layer.kernel_size)

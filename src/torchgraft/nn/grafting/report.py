@@ -48,12 +48,12 @@ def graft_report(model: torch.nn.Module) -> GraftReport:
     for name, module in model.named_modules():
         if not isinstance(module, _ConvNd):
             continue
-        if is_grafted(module):
-            grafted.append(name)
-        elif runs_on_operators(module):
+        if runs_on_operators(module):
             left[name] = "its class is torchgraft's, and runs on torchgraft as it is"
-        elif reason := why_not(module):
+        elif reason := why_not(module):  # A layer may have changed after it was grafted.
             left[name] = reason
+        elif is_grafted(module):
+            grafted.append(name)
         else:
             graftable.append(name)
     return GraftReport(tuple(grafted), tuple(graftable), left)

@@ -183,7 +183,8 @@ def _transposed(of: Rank, input: Tensor, weight: Tensor, bias: Tensor | None, st
         result = F.pad(result, ends)
     if bias is not None:
         added = bias.to(result.dtype).reshape(-1, *(1,) * of.rank)
-        result = result.add_(added) if may_write_results() else result + added
+        # A subclass of Tensor is given as a view of what was computed, into which autograd lets nobody write.
+        result = result.add_(added) if may_write_results() and type(result) is Tensor else result + added
     return with_strides(result, strides if of.rank != 1 else (*strides[:2], strides[3]))
 
 
