@@ -286,7 +286,7 @@ def expect_grafted(model, input, expected, layer="1"):
     assert layer in graft_report(graft(model)).grafted
 
 
-@pytest.mark.filterwarnings("ignore:LoRA adapter added to ConvNd layer with groups > 1")
+@pytest.mark.filterwarnings("ignore:LoRA adapter added to ConvNd layer with groups > 1", "ignore:Already unmerged")
 @each_order
 @pytest.mark.parametrize("block", ["Conv1d", "Conv2d", "padding='same'", "SamePadded"])
 def test_lora_of_peft(block, order, tmp_path):
@@ -699,15 +699,13 @@ class TestLargePackages:
     @each_order
     def test_weights_of_torchao(self, order):
         self.package("torchao")
-        from torchao.quantization import IntxWeightOnlyConfig, quantize_
-        from torchao.quantization.granularity import PerAxis
+        from torchao.quantization import IntxUnpackedToInt8Tensor
 
         def quantise(model):
-            quantize_(
-                model,
-                IntxWeightOnlyConfig(weight_dtype=torch.int8, granularity=PerAxis(0)),
-                lambda layer, name: isinstance(layer, nn.Conv2d),
-            )
+            for layer in model[:2]:
+                weight = layer.weight.detach()
+                rounded = IntxUnpackedToInt8Tensor.from_hp(weight, (1, *weight.shape[1:]), torch.int8)
+                layer.weight = nn.Parameter(rounded, requires_grad=False)
             return model
 
         model, input = made("Conv2d")

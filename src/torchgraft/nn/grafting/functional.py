@@ -23,7 +23,7 @@ _DEVICES = ("cpu", "cuda", "meta")
 
 
 def computes_itself(tensor: Tensor) -> bool:
-    """Whether a tensor is of another library's class that computes PyTorch's operators itself, as if it is quantised."""
+    """Whether a tensor's class is another library's, and computes PyTorch's operators itself: it is quantised, say."""
     kind = type(tensor)
     if kind is torch.nn.Parameter or kind is Tensor or kind.__module__.startswith("torch."):
         return False
