@@ -83,7 +83,8 @@ def graft(model: Model) -> Model:
     it gets a method, in its own `__dict__`, by which it computes. Grafting twice is grafting once.
 
     `torch.jit.script` compiles the layers' classes; transposed layers, and those of subclasses with a forward pass of
-    their own, are ungrafted by it. What is made for ONNX holds PyTorch's convolutions.
+    their own, are ungrafted by it. What is made for ONNX holds PyTorch's convolutions. What `torch.export` makes holds
+    torchgraft's operators: call `ungraft` before what looks for convolutions in it, such as a quantiser.
 
     Args:
         model: any module; it may itself be such a layer.
