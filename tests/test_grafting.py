@@ -621,17 +621,42 @@ def test_a_layer_that_changes_after_it_was_grafted():
         torch.testing.assert_close(layer(images), ungraft(copy.deepcopy(layer))(images))
 
 
-def test_a_method_that_another_tool_has_wrapped():
+@pytest.mark.parametrize("graft_first", [True, False])
+def test_a_method_that_another_tool_has_wrapped(graft_first):
     """As accelerate does it: the method that was there is kept under another name, and called."""
     layer, input = kind_and_input("ConvTranspose2d")
     expected = layer(input)
-    graft(layer)
+    if graft_first:
+        graft(layer)
     layer._old_forward = layer.forward
     layer.forward = lambda input: layer._old_forward(input)
+    for _ in range(2):
+        assert graft_report(graft(layer)).grafted == ("",)
+        assert calls_of(lambda: layer(input))
+        torch.testing.assert_close(layer(input), expected)
+        assert not calls_of(lambda: ungraft(layer)(input))
+        assert graft_report(layer).graftable == ("",)
+        torch.testing.assert_close(layer(input), expected)
+    graft(layer)
+    layer.forward = layer.__dict__.pop("_old_forward")
+    assert calls_of(lambda: layer(input))
+    assert not calls_of(lambda: ungraft(layer)(input))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_method_that_another_tool_keeps_out_of_sight(name):
+    """As diffusers does it: what was there is called, and is no attribute of the layer."""
+    layer, input = kind_and_input(name)
+    expected = layer(input)
+    kept = graft(layer).forward
+    layer.forward = lambda input: kept(input)
     assert graft_report(layer).grafted == ("",)
     assert calls_of(lambda: layer(input))
     assert not calls_of(lambda: ungraft(layer)(input))
-    assert graft_report(layer).left == {"": "its forward was replaced: graft the model first, then replace it"}
+    assert graft_report(layer).grafted == ()
+    torch.testing.assert_close(layer(input), expected)
+    layer.forward = kept
+    assert not calls_of(lambda: layer(input))
     torch.testing.assert_close(layer(input), expected)
 
 

@@ -10,6 +10,9 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 from torch.jit._trace import ONNXTracedModule
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from torchgraft._private import pytorch
 
 
 def recorded_mode(layer: torch.nn.Module, *values: Any) -> Any:
@@ -59,15 +62,21 @@ def sizes_of(tensor: Tensor) -> Sequence[int]:
 
 
 def is_recorded_to_be_read() -> bool:
-    """Whether PyTorch records a graph that others read and translate, and that never runs as it is.
+    """Whether others read what is called here, and know PyTorch's own operators alone.
 
-    A file of ONNX is made of such a graph, and counters of operations such as fvcore's look for the convolutions that
-    they know in one. What is recorded to run, by `torch.jit.trace` and `torch.export`, is another matter.
+    A file of ONNX is made of a graph that never runs as it is, and counters of operations such as fvcore's look for
+    the convolutions that they know in one; others, such as ptflops's, do so while a model runs. What is recorded to
+    run, by `torch.jit.trace` and `torch.export`, is another matter.
     """
     if torch.compiler.is_exporting():
         return torch.onnx.is_in_onnx_export()
-    if not torch.jit.is_tracing():  # type: ignore[attr-defined]
+    if torch.compiler.is_compiling():
         return False
+    if not torch.jit.is_tracing():  # type: ignore[attr-defined]
+        # PyTorch's own counter, which is told of the operators, keeps its counts elsewhere.
+        return bool(pytorch.dispatch_modes()) and any(
+            hasattr(mode, "flop_counts") for mode in _get_current_dispatch_mode_stack()
+        )
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back

@@ -19,6 +19,7 @@ from torchgraft.nn.grafting.methods import (
     Replicate,
     computes_as_its_base,
     methods_of,
+    names_of_forward,
 )
 from torchgraft.nn.recording import is_recorded_to_be_read
 
@@ -247,7 +248,9 @@ def give(module: nn.Module) -> None:
         module: a convolution, or a module that calls one as a function.
     """
     methods = calls_of(module).methods
-    if not methods:
-        kinds = [ConvForward] if computes_as_its_base(module) else [Forward, Replicate, PrepareScriptable]
-        methods = {each.name: each(module) for each in kinds}
+    if not methods and computes_as_its_base(module):
+        methods = {ConvForward.name: ConvForward(module)}
+    elif not methods:
+        methods = {name: Forward(module) for name in names_of_forward(module)}
+        methods.update({each.name: each(module) for each in (Replicate, PrepareScriptable)})
     vars(module).update(methods)

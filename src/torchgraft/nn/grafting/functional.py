@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -18,6 +19,16 @@ DEPTHWISE: dict[int, Callable[..., Tensor]] = {1: depthwise_conv1d, 2: depthwise
 
 DEVICES = ("cpu", "cuda", "meta")
 
+_NAMES = {1: "conv1d", 2: "conv2d", 3: "conv3d"}
+
+
+def computes_itself(tensor: Tensor) -> bool:
+    """Whether a tensor's class is another library's, and computes PyTorch's operators itself: it is quantised, say."""
+    kind = type(tensor)
+    if kind is torch.nn.Parameter or kind is Tensor or kind.__module__.startswith("torch."):
+        return False
+    return kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
+
 
 def _serves(rank: int, input: Any, weight: Any, groups: Any) -> bool:
     """Whether a convolution is depthwise, and of tensors that an operator takes exactly as PyTorch does."""
@@ -29,6 +40,8 @@ def _serves(rank: int, input: Any, weight: Any, groups: Any) -> bool:
     if input.dim() not in (rank + 1, rank + 2) or weight.dim() != rank + 2 or sizes_of(input)[-rank - 1] != groups:
         return False
     if input.dtype not in FLOATING or weight.dtype not in FLOATING:
+        return False
+    if computes_itself(input) or computes_itself(weight):
         return False
     kind = input.device.type
     return kind in DEVICES and (input.dtype == weight.dtype or torch.is_autocast_enabled(kind))
@@ -99,6 +112,12 @@ def served(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str,
     """
     stand_in = _STAND_INS.get(func)
     return NotImplemented if stand_in is None else stand_in(*args, **(kwargs or {}))
+
+
+def is_replaced(rank: int) -> bool:
+    """Whether a tool has put a function of its own in the place of PyTorch's, as some counters of operations do."""
+    name = _NAMES[rank]
+    return getattr(F, name) is not getattr(torch, name)
 
 
 class functional_calls(TorchFunctionMode):  # noqa: N801  It is called as a function.

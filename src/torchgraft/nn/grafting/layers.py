@@ -8,8 +8,9 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils.parametrize import type_before_parametrizations
 
 from torchgraft.nn.grafting.calls import calls_of, give
+from torchgraft.nn.grafting.functional import computes_itself
 from torchgraft.nn.grafting.measuring import NAME, measure
-from torchgraft.nn.grafting.methods import computes_as_its_base, methods_of, take_back
+from torchgraft.nn.grafting.methods import computes_as_its_base, methods_of, names_of_forward, take_back
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -50,7 +51,9 @@ def why_not(module: nn.Module) -> str:
     stored = next(module.parameters(), None)
     if stored is not None and not stored.dtype.is_floating_point:
         return f"its weight has dtype {stored.dtype}"
-    if "forward" in vars(module) and not computes_as_its_base(module) and not methods_of(module):
+    if stored is not None and computes_itself(stored):
+        return f"its weight is of the class {type(stored).__name__}, which computes convolutions itself"
+    if not (names_of_forward(module) or computes_as_its_base(module) or methods_of(module)):
         return "its forward was replaced: graft the model first, then replace it"
     if "_conv_forward" in vars(module) and not methods_of(module):
         return "its _conv_forward was replaced"
@@ -76,7 +79,8 @@ def graft(model: Model, example: Any = None) -> Model:
     mean torchgraft's operators; other modules that call the same functions are left alone.
 
     `torch.jit.script` compiles the layers' classes; transposed layers, and those of subclasses with a forward pass of
-    their own, are ungrafted by it. What is made for ONNX holds PyTorch's convolutions.
+    their own, are ungrafted by it. What is made for ONNX holds PyTorch's convolutions. What `torch.export` makes holds
+    torchgraft's operators: call `ungraft` before what looks for convolutions in it, such as a quantiser.
 
     With an example, the model runs once, and each layer is timed with the calls that it got, PyTorch's way and on
     torchgraft's operators, in turn: forward, and backward where gradients flow, under the autocast and the gradient

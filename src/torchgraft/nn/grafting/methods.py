@@ -10,7 +10,12 @@ from torch import Tensor, nn
 
 from torchgraft.declaration import FLOATING
 from torchgraft.nn.convolving import convolve
-from torchgraft.nn.grafting.functional import DEPTHWISE, functional_calls
+from torchgraft.nn.grafting.functional import (
+    DEPTHWISE,
+    computes_itself,
+    functional_calls,
+    is_replaced,
+)
 from torchgraft.nn.recording import is_recorded_to_be_read
 
 
@@ -74,12 +79,19 @@ class ConvForward(Method):
     def __call__(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Convolves as the layer says."""
         layer: Any = self._layer() or self._found()
-        # A layer may change after it was grafted: its groups, or the dtype of its weights.
-        changed = layer.groups != layer.in_channels or (isinstance(weight, Tensor) and weight.dtype not in FLOATING)
-        if changed or is_recorded_to_be_read():
+        # A layer may change after it was grafted: its groups, or the dtype or class of its weights.
+        changed = layer.groups != layer.in_channels or (
+            isinstance(weight, Tensor) and (weight.dtype not in FLOATING or computes_itself(weight))
+        )
+        if changed or is_recorded_to_be_read() or (isinstance(input, Tensor) and computes_itself(input)):
             result: Tensor = type(layer)._conv_forward(layer, input, weight, bias)
             return result
-        return convolve(layer, DEPTHWISE[len(layer.kernel_size)], input, weight, bias)
+        rank = len(layer.kernel_size)
+        if is_replaced(rank):
+            with functional_calls():
+                result = type(layer)._conv_forward(layer, input, weight, bias)
+                return result
+        return convolve(layer, DEPTHWISE[rank], input, weight, bias)
 
 
 class Forward(Method):
@@ -91,7 +103,8 @@ class Forward(Method):
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Runs the class's own forward pass, and its convolutions on operators."""
         layer = self._layer() or self._found()
-        if is_recorded_to_be_read():
+        # Another tool may call this method after `ungraft`, out of sight: it kept it before it set a method of its own.
+        if Replicate.name not in vars(layer) or is_recorded_to_be_read():
             return type(layer).forward(layer, *arguments, **named)
         with functional_calls():
             return type(layer).forward(layer, *arguments, **named)
@@ -143,6 +156,14 @@ def computes_as_its_base(module: nn.Module) -> bool:
         for base in (nn.Conv1d, nn.Conv2d, nn.Conv3d)
         if isinstance(module, base)
     )
+
+
+def names_of_forward(module: nn.Module) -> list[str]:
+    """The names under which a layer holds its class's forward pass: another one if a tool has put its own in front."""
+    if Forward.name not in vars(module):
+        return [Forward.name]
+    own = types.MethodType(type(module).forward, module)
+    return [name for name, value in vars(module).items() if isinstance(value, types.MethodType) and value == own]
 
 
 def methods_of(module: nn.Module) -> dict[str, Method]:

@@ -64,12 +64,12 @@ def graft_report(model: torch.nn.Module) -> GraftReport:
             functions[name] = called
         if NAME in vars(module):
             measured[name] = vars(module)[NAME]
-        if is_grafted(module):
-            grafted.append(name)
-        elif runs_on_operators(module):
+        if runs_on_operators(module):
             left[name] = "its class is torchgraft's, and runs on torchgraft as it is"
-        elif reason := why_not(module):
+        elif reason := why_not(module):  # A layer may have changed after it was grafted.
             left[name] = reason
+        elif is_grafted(module):
+            grafted.append(name)
         elif name in measured:
             left[name] = f"it gains nothing: {measured[name]}"
         else:

@@ -172,6 +172,10 @@ def _transposed(of: Rank, input: Tensor, weight: Tensor, bias: Tensor | None, st
     kernels = weight
     if multiplier != 1:
         input, kernels = _repeated(input, multiplier), weight.flatten(0, 1).unsqueeze(1)
+    elif of.rank != 1 and weight.stride() == dense_strides(weight.shape, True):
+        # The values lie alike in both layouts. The gradient of these views has the strides of the weight, which
+        # distributed training asks for, also along the dimension of one element.
+        kernels = weight.movedim(1, -1).squeeze(-1).unsqueeze(1)
     computed = [each.length for each in reaches]
     result = of.input_grad.call(input, kernels, output_channels, *computed, layout_beside(input, layout), *window)
     ends = [side for each in reversed(reaches) for side in each.ends]
@@ -179,7 +183,8 @@ def _transposed(of: Rank, input: Tensor, weight: Tensor, bias: Tensor | None, st
         result = F.pad(result, ends)
     if bias is not None:
         added = bias.to(result.dtype).reshape(-1, *(1,) * of.rank)
-        result = result.add_(added) if may_write_results() else result + added
+        # A subclass of Tensor is given as a view of what was computed, into which autograd lets nobody write.
+        result = result.add_(added) if may_write_results() and type(result) is Tensor else result + added
     return with_strides(result, strides if of.rank != 1 else (*strides[:2], strides[3]))
 
 
