@@ -37,7 +37,7 @@ template <typename V, typename U>
 TORCHGRAFT_INLINE void narrow(const V& value, U& bits, Tag<BFloat16>) {
   reinterpret(bits, value);
   const U rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-  bits = (bits & 0x7fffffff) > 0x7f800000 ? U{} + 0x7fc0 : rounded;
+  bits = value != value ? U{} + 0x7fc0 : rounded;
 }
 
 template <typename V, typename U>
@@ -68,12 +68,37 @@ template <typename T, typename V>
 inline constexpr bool kConverts = false;
 #endif
 
+// Loads sixteen bfloat16 into the upper halves of a vector's lanes in one shuffle. To extend them and to
+// shift them takes two instructions, which compete with multiply-adds for their ports.
+#if defined(__x86_64__)
+template <typename T, typename V>
+inline constexpr bool kShuffles = std::is_same_v<T, BFloat16> && sizeof(V) == 64;
+
+template <typename V>
+TORCHGRAFT_INLINE void load_shuffled(V& vector, const BFloat16* from) {
+  typedef uint16_t Words __attribute__((vector_size(32), aligned(2), may_alias));
+  // The load sets the upper half of the register to zero: its last word goes into the lower halves of lanes.
+  Vector<uint32_t, 64> places;
+  for (int lane = 0; lane < 16; ++lane) places[lane] = static_cast<uint32_t>(lane) << 16 | 31;
+  asm("vmovdqu64 %1, %t0\n\tvpermw %0, %2, %0"
+      : "=&v"(vector)
+      : "m"(*reinterpret_cast<const Words*>(from)), "v"(places));
+}
+#else
+template <typename T, typename V>
+inline constexpr bool kShuffles = false;
+#endif
+
 // Loads as many elements of T as V has lanes, and converts them to A, the type of V's lanes.
 template <typename V, typename A, typename T>
 TORCHGRAFT_INLINE void load_converted(V& vector, const T* from) {
   if constexpr (std::is_same_v<T, A>) {
     load(vector, from);
   } else {
+    if constexpr (kShuffles<T, V>) {
+      load_shuffled(vector, from);
+      return;
+    }
     Vector<uint16_t, sizeof(V) / 2> bits;
     load(bits, from);
     if constexpr (kConverts<T, V>) {

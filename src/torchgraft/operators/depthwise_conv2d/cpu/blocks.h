@@ -37,10 +37,11 @@ struct Blocks {
     return layout == Layout::channels_last && channels >= lanes ? std::min(begin, channels - lanes) : begin;
   }
 
-  // Whether vectors of channels lie side by side in images of T themselves, and pass through no scratch.
-  template <typename T>
+  // Whether vectors of channels lie side by side in images of T themselves, and pass through no scratch,
+  // where loops read elements of S.
+  template <typename T, typename S = accumulate_t<T>>
   bool are_direct(int64_t multiplier) const {
-    return layout == Layout::channels_last && std::is_same_v<T, accumulate_t<T>> && multiplier == 1;
+    return layout == Layout::channels_last && std::is_same_v<T, S> && multiplier == 1;
   }
 
   // How many of the blocks [block, end) a row takes along, `most` at most. The last block, which may make

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <torchgraft/cpu.h>
+#include <torchgraft/cpu_convert.h>
 #include <torchgraft/numbers.h>
 
 #include <algorithm>
@@ -14,27 +15,29 @@
 #include <type_traits>
 
 #include "correlation_row.h"
+#include "correlation_strips.h"
 #include "with_constant.h"
 
 namespace torchgraft::depthwise::cpu {
 
 // kTaps taps, kTapStep columns apart: each column is loaded once and serves every pair of a pixel and a tap
 // that meet there.
-template <int kTaps, int kStep, int kPixels, bool kInside, int kTapStep = 1, typename V, typename A>
-TORCHGRAFT_INLINE void add_taps(V (&sums)[kPixels], const A* source, int64_t source_step, const A*& kernel,
+template <int kTaps, int kStep, int kPixels, bool kInside, int kTapStep = 1, typename V, typename S,
+          typename A>
+TORCHGRAFT_INLINE void add_taps(V (&sums)[kPixels], const S* source, int64_t source_step, const A*& kernel,
                                 int64_t kernel_step, int64_t first, int64_t width) {
   V weights[kTaps];
   TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t, advance(kernel, kernel_step)) load(weights[t], kernel);
   // Columns kTaps apart share no sum, so that a multiply-add need not wait for the one before.
   source += first * source_step;
   TORCHGRAFT_UNROLL for (int begin = 0; begin < kTaps; ++begin, advance(source, source_step)) {
-    const A* at = source;
+    const S* at = source;
     TORCHGRAFT_UNROLL for (int c = begin; c < (kPixels - 1) * kStep + (kTaps - 1) * kTapStep + 1;
                            c += kTaps, advance(at, kTaps * source_step)) {
       if (kTaps < kStep && c % kStep >= kTaps) continue;
       if (!kInside && static_cast<uint64_t>(first + c) >= static_cast<uint64_t>(width)) continue;
       V column;
-      load(column, at);
+      load_converted<V, A>(column, at);
       keep(column);
       TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t) {
         const int distance = c - t * kTapStep;
@@ -47,8 +50,9 @@ TORCHGRAFT_INLINE void add_taps(V (&sums)[kPixels], const A* source, int64_t sou
 }
 
 // All taps of a kernel's row, kTapStep columns apart. kTaps 0: any number, side by side.
-template <int kTaps, int kStep, int kPixels, bool kInside, int kTapStep = 1, typename V, typename A>
-TORCHGRAFT_INLINE void add_row(V (&sums)[kPixels], const A* source, int64_t source_step, const A* kernel,
+template <int kTaps, int kStep, int kPixels, bool kInside, int kTapStep = 1, typename V, typename S,
+          typename A>
+TORCHGRAFT_INLINE void add_row(V (&sums)[kPixels], const S* source, int64_t source_step, const A* kernel,
                                int64_t kernel_step, int64_t begin, int64_t taps, int64_t width) {
   const auto add = [&](auto count) __attribute__((always_inline)) {
     add_taps<count(), kStep, kPixels, kInside, kTapStep>(sums, source, source_step, kernel, kernel_step,
@@ -67,17 +71,30 @@ TORCHGRAFT_INLINE void add_row(V (&sums)[kPixels], const A* source, int64_t sour
 }
 
 // One tap, any step.
-template <int kPixels, bool kInside, typename V, typename A>
-TORCHGRAFT_INLINE void add_tap(V (&sums)[kPixels], const A* source, int64_t source_step, const A* kernel,
+template <int kPixels, bool kInside, typename V, typename S, typename A>
+TORCHGRAFT_INLINE void add_tap(V (&sums)[kPixels], const S* source, int64_t source_step, const A* kernel,
                                int64_t first, int64_t step, int64_t width) {
   V weight;
   load(weight, kernel);
-  const A* at = source + first * source_step;
+  const S* at = source + first * source_step;
   TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(at, step * source_step), first += step) {
     if (!kInside && static_cast<uint64_t>(first) >= static_cast<uint64_t>(width)) continue;
     V column;
-    load(column, at);
+    load_converted<V, A>(column, at);
     sums[p] += weight * column;
+  }
+}
+
+// Prefetches the rows of the source, kRows of them, that the next row of outputs is the first to read. The
+// loops over float16 and bfloat16 take all vectors of channels along, more than stay in L1, and would wait.
+template <int kColumns, int kRows, typename A, typename S>
+TORCHGRAFT_INLINE void prefetch_below(const Row<A, S>& row, int64_t offset) {
+  if (row.kernel_rows < 2) return;
+  const S* const last = row.sources[row.kernel_rows - 1];
+  const int64_t row_step = last - row.sources[row.kernel_rows - 2];
+  TORCHGRAFT_UNROLL for (int r = 1; r <= kRows; ++r) {
+    const S* at = last + r * row_step + offset;
+    TORCHGRAFT_UNROLL for (int c = 0; c < kColumns; ++c, advance(at, row.source_step)) __builtin_prefetch(at);
   }
 }
 
@@ -85,9 +102,10 @@ TORCHGRAFT_INLINE void add_tap(V (&sums)[kPixels], const A* source, int64_t sour
 // and any between taps. The first `done` of the pixels have been stored before; those behind the row's end
 // are computed and not stored. Where the kernel has many rows, kInParts, which is apart so that others take
 // no time for it.
-template <int kTaps, int kStep, int kPixels, bool kInside, bool kInParts, typename V, typename A>
+template <int kTaps, int kStep, int kPixels, bool kInside, bool kInParts, typename V>
 struct Tile {
-  static TORCHGRAFT_INLINE void run(const Row<A>& row, int64_t pixel, int64_t done) {
+  template <typename A, typename S>
+  static TORCHGRAFT_INLINE void run(const Row<A, S>& row, int64_t pixel, int64_t done) {
     const int64_t first = row.first_position + pixel * row.step;
     const int64_t source_step = row.source_step;
     const int64_t kernel_step = row.kernel_step;
@@ -95,20 +113,20 @@ struct Tile {
     const int64_t taps = row.taps;
     for (int64_t vector = 0; vector < row.vectors; ++vector) {
       const int64_t source_vector = row.source_vectors.place(vector);
-      A* const outputs = row.outputs + pixel * row.output_step + row.output_vectors.place(vector);
+      S* const outputs = row.outputs + pixel * row.output_step + row.output_vectors.place(vector);
       V sums[kPixels];
       if (row.accumulate) {
-        const A* from = outputs;
+        const S* from = outputs;
         TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(from, row.output_step)) {
           sums[p] = V{};
-          if (pixel + p < row.count) load(sums[p], from);
+          if (pixel + p < row.count) load_converted<V, A>(sums[p], from);
         }
       } else {
         load(sums[0], row.bias + vector * row.bias_step);
         TORCHGRAFT_UNROLL for (int p = 1; p < kPixels; ++p) sums[p] = sums[0];
       }
       const auto add_kernel_row = [&](int64_t r) __attribute__((always_inline)) {
-        const A* source = row.sources[r] + row.source_offset + source_vector;
+        const S* source = row.sources[r] + row.source_offset + source_vector;
         const A* kernel = row.kernels[r] + row.kernel_offset + vector * row.vector_step;
         if constexpr (kStep > 0) {
           add_row<kTaps, kStep, kPixels, kInside>(sums, source, source_step, kernel, kernel_step, first, taps,
@@ -134,9 +152,12 @@ struct Tile {
       } else {
         for (int64_t r = 0; r < row.kernel_rows; ++r) add_kernel_row(r);
       }
-      A* to = outputs;
+      if constexpr (!std::is_same_v<A, S> && kStep > 0) {
+        prefetch_below<kPixels * kStep, kStep>(row, row.source_offset + source_vector + first * source_step);
+      }
+      S* to = outputs;
       TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(to, row.output_step)) {
-        if (p >= done && pixel + p < row.count) store(sums[p], to);
+        if (p >= done && pixel + p < row.count) store_converted<A>(sums[p], to);
       }
     }
   }
@@ -145,9 +166,10 @@ struct Tile {
 // kRows short rows of outputs, each of kPixels: together they have enough sums in flight. kSame: the row is
 // as wide as the source's, under a kernel that is centered on it, so that which taps lie on padding is known
 // here.
-template <int kTaps, int kStep, int kTapStep, int kRows, int kPixels, bool kSame, typename V, typename A>
+template <int kTaps, int kStep, int kTapStep, int kRows, int kPixels, bool kSame, typename V>
 struct Patch {
-  static TORCHGRAFT_INLINE void run(const Row<A>& row) {
+  template <typename A, typename S>
+  static TORCHGRAFT_INLINE void run(const Row<A, S>& row) {
     const int64_t first = kSame ? -(kTaps / 2) * kTapStep : row.first_position;
     const int64_t width = kSame ? kPixels : row.width;
     for (int64_t vector = 0; vector < row.vectors; ++vector) {
@@ -157,7 +179,7 @@ struct Patch {
       for (int64_t y = 0; y < row.kernel_rows; ++y) {
         const A* const kernel = row.kernels[y] + row.kernel_offset + vector * row.vector_step;
         TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
-          const A* const source = row.sources[y * kRows + r];
+          const S* const source = row.sources[y * kRows + r];
           if (source == nullptr) continue;
           add_row<kTaps, kStep, kPixels, false, kTapStep>(sums[r], source + row.source_offset + source_vector,
                                                           row.source_step, kernel, row.kernel_step, first,
@@ -166,27 +188,31 @@ struct Patch {
       }
       TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
         if (row.output_rows[r] == nullptr) continue;
-        A* to = row.output_rows[r] + row.output_offset + output_vector;
+        S* to = row.output_rows[r] + row.output_offset + output_vector;
         TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(to, row.output_step)) {
           V total;
-          load(total, row.accumulate ? to : row.bias + vector * row.bias_step);
-          store(total + sums[r][p], to);
+          if (row.accumulate) {
+            load_converted<V, A>(total, to);
+          } else {
+            load(total, row.bias + vector * row.bias_step);
+          }
+          store_converted<A>(total + sums[r][p], to);
         }
       }
     }
   }
 };
 
-template <int kTaps, int kStep, int kTapStep, int kVectorBytes, typename V, typename A>
-TORCHGRAFT_INLINE void correlate_patch(const Row<A>& row) {
+template <int kTaps, int kStep, int kTapStep, int kVectorBytes, typename V, typename A, typename S>
+TORCHGRAFT_INLINE void correlate_patch(const Row<A, S>& row) {
   const auto run = [&](auto rows, auto pixels) __attribute__((always_inline)) {
     if constexpr (kTaps > 0 && kStep == 1) {
       if (row.width == pixels() && row.first_position == -(kTaps / 2) * kTapStep) {
-        using Same = Patch<kTaps, kStep, kTapStep, rows(), pixels(), true, V, A>;
+        using Same = Patch<kTaps, kStep, kTapStep, rows(), pixels(), true, V>;
         return Compiled<kVectorBytes>::template call<Same>(row);
       }
     }
-    using Any = Patch<kTaps, kStep, kTapStep, rows(), pixels(), false, V, A>;
+    using Any = Patch<kTaps, kStep, kTapStep, rows(), pixels(), false, V>;
     Compiled<kVectorBytes>::template call<Any>(row);
   };
   if (row.rows == 4) {
@@ -201,170 +227,16 @@ TORCHGRAFT_INLINE void correlate_patch(const Row<A>& row) {
   }
 }
 
-// A strip of kPixels columns of outputs of a kernel of three by three, made from the top to the bottom with
-// all taps in registers. Each column of the source is loaded once and serves every output that it meets:
-// those of three rows, or of two with a stride of two, are in flight.
-template <int kStep, int kPixels, bool kInside, typename V, typename A>
-struct Strip {
-  static TORCHGRAFT_INLINE void run(const Row<A>& row, int64_t pixel) {
-    constexpr int kTaps = 3;
-    // The sums of slot s belong to the output row `r - s`, where source row `r * kStep` is the one in turn.
-    constexpr int kSlots = ceil_divide(kTaps, kStep);
-    const int64_t first = row.first_position + pixel * kStep;
-    const int64_t source_step = row.source_step;
-    const int64_t width = row.width;
-    const int64_t source_rows = (row.rows - 1) * kStep + kTaps;
-    for (int64_t vector = 0; vector < row.vectors; ++vector) {
-      const int64_t source_vector = row.source_vectors.place(vector);
-      const int64_t output_vector = row.output_vectors.place(vector);
-      V weights[kTaps][kTaps];
-      TORCHGRAFT_UNROLL for (int y = 0; y < kTaps; ++y) {
-        const A* kernel = row.kernels[y] + row.kernel_offset + vector * row.vector_step;
-        TORCHGRAFT_UNROLL for (int x = 0; x < kTaps; ++x, advance(kernel, row.kernel_step)) {
-          load(weights[y][x], kernel);
-          keep(weights[y][x]);
-        }
-      }
-      const A* const bias = row.bias + vector * row.bias_step;
-      V sums[kSlots][kPixels];
-      TORCHGRAFT_UNROLL for (int s = 0; s < kSlots; ++s) {
-        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p) load(sums[s][p], bias);
-      }
-      for (int64_t r = 0; r * kStep < source_rows; ++r) {
-        TORCHGRAFT_UNROLL for (int phase = 0; phase < kStep; ++phase) {
-          const int64_t i = r * kStep + phase;
-          if (i < source_rows && row.sources[i] != nullptr) {
-            const A* at = row.sources[i] + row.source_offset + first * source_step + source_vector;
-            TORCHGRAFT_UNROLL for (int c = 0; c < (kPixels - 1) * kStep + kTaps;
-                                   ++c, advance(at, source_step)) {
-              if (!kInside && static_cast<uint64_t>(first + c) >= static_cast<uint64_t>(width)) continue;
-              V column;
-              load(column, at);
-              // The next vector of channels: the processor does not foresee that it is read next.
-              __builtin_prefetch(at + sizeof(V) / sizeof(A));
-              keep(column);
-              TORCHGRAFT_UNROLL for (int y = phase; y < kTaps; y += kStep) {
-                TORCHGRAFT_UNROLL for (int x = 0; x < kTaps; ++x) {
-                  if (c >= x && (c - x) % kStep == 0 && (c - x) / kStep < kPixels) {
-                    sums[y / kStep][(c - x) / kStep] += weights[y][x] * column;
-                  }
-                }
-              }
-            }
-          }
-          if (phase == (kTaps - 1) % kStep && r >= kSlots - 1) {
-            A* to = row.output_rows[r - (kSlots - 1)] + row.output_offset + pixel * row.output_step +
-                    output_vector;
-            TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(to, row.output_step))
-                store(sums[kSlots - 1][p], to);
-          }
-        }
-        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p) {
-          TORCHGRAFT_UNROLL for (int s = kSlots - 1; s > 0; --s) sums[s][p] = sums[s - 1][p];
-          load(sums[0][p], bias);
-        }
-      }
-    }
-  }
-};
-
-// Strips that differ by one column at most: so that none is made twice, whatever the width.
-template <int kStep, int kVectorBytes, typename V, typename A>
-TORCHGRAFT_INLINE void correlate_strips(const Row<A>& row) {
-  const int64_t strips = ceil_divide(row.count, kMostStrip);
-  for (int64_t strip = 0; strip < strips; ++strip) {
-    const int64_t pixel = row.count * strip / strips;
-    const int64_t pixels = row.count * (strip + 1) / strips - pixel;
-    const int64_t first = row.first_position + pixel * kStep;
-    const bool is_inside = first >= 0 && first + (pixels - 1) * kStep + 3 <= row.width;
-    with_constant<3, 4, 5, 6, 7>(pixels, [&](auto count) __attribute__((always_inline)) {
-      using Inside = Strip<kStep, count(), true, V, A>;
-      using Border = Strip<kStep, count(), false, V, A>;
-      is_inside ? Compiled<kVectorBytes>::template call<Inside>(row, pixel)
-                : Compiled<kVectorBytes>::template call<Border>(row, pixel);
-    });
-  }
-}
-
-// Pixels of an input gradient of a kernel of three by three with a stride of two: two by two of them, made of
-// two by two pixels of the output gradient. The first pixel of a pair reads source `first` through the middle
-// tap, the second one sources `first` and `first + 1` through the outer taps; so too in the other direction.
-template <bool kInside, typename V, typename A>
-struct Pairs {
-  static TORCHGRAFT_INLINE void run(const Row<A>& row, int64_t begin, int64_t end) {
-    // The tap through which a pixel of a pair reads a source.
-    constexpr int kTap[2][2] = {{1, -1}, {2, 0}};
-    for (int64_t vector = 0; vector < row.vectors; ++vector) {
-      const int64_t source_vector = row.source_vectors.place(vector);
-      const int64_t output_vector = row.output_vectors.place(vector);
-      V weights[3][3];
-      TORCHGRAFT_UNROLL for (int y = 0; y < 3; ++y) {
-        const A* kernel = row.kernels[y] + vector * row.vector_step;
-        TORCHGRAFT_UNROLL for (int x = 0; x < 3; ++x, advance(kernel, row.lanes)) {
-          load(weights[y][x], kernel);
-          keep(weights[y][x]);
-        }
-      }
-      for (int64_t pair = begin; pair < end; ++pair) {
-        const int64_t first = row.first_position + pair;
-        const int64_t output = row.first_output + 2 * pair;
-        V sums[2][2] = {};
-        TORCHGRAFT_UNROLL for (int i = 0; i < 2; ++i) {
-          if (!kInside && row.sources[i] == nullptr) continue;
-          const A* const source = row.sources[i] + first * row.source_step + source_vector;
-          TORCHGRAFT_UNROLL for (int j = 0; j < 2; ++j) {
-            if (!kInside && static_cast<uint64_t>(first + j) >= static_cast<uint64_t>(row.width)) continue;
-            V column;
-            load(column, source + j * row.source_step);
-            keep(column);
-            TORCHGRAFT_UNROLL for (int r = i; r < 2; ++r) {
-              TORCHGRAFT_UNROLL for (int p = j; p < 2; ++p) {
-                sums[r][p] += weights[kTap[r][i]][kTap[p][j]] * column;
-              }
-            }
-          }
-        }
-        TORCHGRAFT_UNROLL for (int r = 0; r < 2; ++r) {
-          if (!kInside && row.output_rows[r] == nullptr) continue;
-          A* const to = row.output_rows[r] + row.output_offset + output * row.output_step + output_vector;
-          TORCHGRAFT_UNROLL for (int p = 0; p < 2; ++p) {
-            if (!kInside && static_cast<uint64_t>(output + p) >= static_cast<uint64_t>(row.count)) continue;
-            store(sums[r][p], to + p * row.output_step);
-          }
-        }
-      }
-    }
-  }
-};
-
-template <int kVectorBytes, typename V, typename A>
-TORCHGRAFT_INLINE void correlate_pairs(const Row<A>& row) {
-  // Pairs that are taken through one vector of channels after another.
-  constexpr int64_t kPairs = 8;
-  const int64_t pairs = ceil_divide(row.count - row.first_output, 2);
-  int64_t begin = std::clamp<int64_t>(-row.first_position, -row.first_output, pairs);
-  int64_t end = std::clamp<int64_t>(
-      std::min(row.width - 1 - row.first_position, (row.count - row.first_output) / 2), begin, pairs);
-  for (int i = 0; i < 2; ++i) {
-    if (row.sources[i] == nullptr || row.output_rows[i] == nullptr) begin = end = pairs;
-  }
-  if (begin > 0) Compiled<kVectorBytes>::template call<Pairs<false, V, A>>(row, int64_t{0}, begin);
-  for (int64_t pair = begin; pair < end; pair += kPairs) {
-    Compiled<kVectorBytes>::template call<Pairs<true, V, A>>(row, pair, std::min(pair + kPairs, end));
-  }
-  if (end < pairs) Compiled<kVectorBytes>::template call<Pairs<false, V, A>>(row, end, pairs);
-}
-
 // Tiles of one size over a row, the last of which overlaps the one before where it must. A tile that is
 // larger than the row ends behind it.
-template <int kTaps, int kStep, int kPixels, int kVectorBytes, typename V, typename A>
-TORCHGRAFT_INLINE void correlate_pixels(const Row<A>& row) {
+template <int kTaps, int kStep, int kPixels, int kVectorBytes, typename V, typename A, typename S>
+TORCHGRAFT_INLINE void correlate_pixels(const Row<A, S>& row) {
   for (int64_t pixel = 0; pixel < row.count; pixel += kPixels) {
     const int64_t at = std::max<int64_t>(0, std::min(pixel, row.count - kPixels));
     const int64_t first = row.first_position + at * row.step;
     const int64_t last = first + (kPixels - 1) * row.step + (row.taps - 1) * row.tap_step;
     const auto run = [&](auto is_inside, auto in_parts) __attribute__((always_inline)) {
-      using TileOf = Tile<kTaps, kStep, kPixels, is_inside(), in_parts(), V, A>;
+      using TileOf = Tile<kTaps, kStep, kPixels, is_inside(), in_parts(), V>;
       Compiled<kVectorBytes>::template call<TileOf>(row, at, pixel - at);
     };
     const bool is_inside = first >= 0 && last < row.width;
@@ -381,8 +253,8 @@ TORCHGRAFT_INLINE void correlate_pixels(const Row<A>& row) {
 // Sixteen sums in flight hide the latency of a multiply-add where there are registers for them; eight nearly
 // do. A row of more than eight pixels is cut into as few tiles as can be, of one size; where tiles are large
 // an odd one gains too little for what it takes to compile it.
-template <int kTaps, int kStep, int kVectorBytes, typename V, typename A>
-TORCHGRAFT_INLINE void correlate_row(const Row<A>& row) {
+template <int kTaps, int kStep, int kVectorBytes, typename V, typename A, typename S>
+TORCHGRAFT_INLINE void correlate_row(const Row<A, S>& row) {
   const int64_t count = row.count;
   const auto run = [&](auto pixels) __attribute__((always_inline)) {
     correlate_pixels<kTaps, kStep, pixels(), kVectorBytes, V>(row);
@@ -399,8 +271,8 @@ TORCHGRAFT_INLINE void correlate_row(const Row<A>& row) {
   if (!with_constant<4, 5, 6, 7, 8>(pixels, run)) correlate_pixels<0, 0, 1, kVectorBytes, V>(row);
 }
 
-template <int kVectorBytes, typename V, typename A>
-TORCHGRAFT_INLINE void dispatch_patch(const Row<A>& row) {
+template <int kVectorBytes, typename V, typename A, typename S>
+TORCHGRAFT_INLINE void dispatch_patch(const Row<A, S>& row) {
   if (row.tap_step == 2) {
     with_constant<3, 5>(row.taps, [&](auto taps) __attribute__((always_inline)) {
       correlate_patch<taps(), 1, 2, kVectorBytes, V>(row);
@@ -418,7 +290,7 @@ TORCHGRAFT_INLINE void dispatch_patch(const Row<A>& row) {
         with_constant<5, 6, 7>(row.count, [&](auto pixels) __attribute__((always_inline)) {
           // A row has no taps that none of its pixels meets.
           if constexpr (taps() < 2 * pixels()) {
-            using Same = Patch<taps(), 1, 1, patch_rows(pixels()), pixels(), true, V, A>;
+            using Same = Patch<taps(), 1, 1, patch_rows(pixels()), pixels(), true, V>;
             Compiled<kVectorBytes>::template call<Same>(row);
           }
         });
@@ -431,12 +303,36 @@ TORCHGRAFT_INLINE void dispatch_patch(const Row<A>& row) {
   });
 }
 
+// The loops over float16 and bfloat16 images where they lie. `has_converting_loops` says which rows they are
+// made for; the last one takes any other row, a pixel at a time.
+template <int kVectorBytes, typename V, typename A, typename S>
+TORCHGRAFT_INLINE void dispatch_converting_row(const Row<A, S>& row) {
+  if (row.shape == Shape::pairs) return correlate_pairs<kVectorBytes, V>(row);
+  bool is_made = false;
+  with_constant<1, 2>(row.step, [&](auto step) __attribute__((always_inline)) {
+    const auto run = [&](auto taps) __attribute__((always_inline)) {
+      correlate_row<taps(), step(), kVectorBytes, V>(row);
+    };
+    if (row.shape == Shape::strip) {
+      correlate_strips<step(), kVectorBytes, V>(row);
+      is_made = true;
+    } else if (row.tap_step == 1) {
+      is_made = with_constant<3, 5, 7>(row.taps, run);
+      // Two or four taps are those of a gradient's phases, where the stride is two.
+      if constexpr (step() == 1) is_made = is_made || with_constant<2, 4>(row.taps, run);
+    }
+  });
+  if (!is_made) correlate_pixels<0, 0, 1, kVectorBytes, V>(row);
+}
+
 // Which loop serves which row. float64 is for checking others: it has the one loop that serves all.
-template <int kVectorBytes, int kBytes, typename A>
-TORCHGRAFT_INLINE void dispatch_row(const Row<A>& row) {
+template <int kVectorBytes, int kBytes, typename A, typename S>
+TORCHGRAFT_INLINE void dispatch_row(const Row<A, S>& row) {
   using V = Vector<A, kBytes>;
   if constexpr (std::is_same_v<A, double>) {
     correlate_row<0, 0, kVectorBytes, V>(row);
+  } else if constexpr (!std::is_same_v<S, A>) {
+    dispatch_converting_row<kVectorBytes, V>(row);
   } else if (row.shape == Shape::pairs) {
     correlate_pairs<kVectorBytes, V>(row);
   } else if (row.shape == Shape::strip) {

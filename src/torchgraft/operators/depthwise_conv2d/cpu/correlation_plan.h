@@ -27,7 +27,41 @@ bool are_strips(const Correlation& correlation, const Blocks& blocks) {
          (row.step == 1 || (row.step == 2 && row.tap_step * column.tap_step == 1));
 }
 
-template <typename T>
+// Whether it is made two rows by two columns at a time.
+template <typename A>
+bool are_pairs(const Correlation& correlation) {
+  const auto is_paired = [](const Direction& direction) {
+    return direction.kernel == 3 && direction.phases.size() == 2 &&
+           direction.phases[0].taps + direction.phases[1].taps == 3 &&
+           std::min(direction.phases[0].taps, direction.phases[1].taps) == 1 &&
+           direction.phases[0].tap_step == 1;
+  };
+  return std::is_same_v<A, float> && correlation.sources() == 1 && correlation.depth.kernel == 1 &&
+         is_paired(correlation.height) && is_paired(correlation.width);
+}
+
+// Whether every line that a row of outputs is cut into has a loop over float16 and bfloat16 images where they
+// lie.
+inline bool has_converting_loops(const Correlation& correlation, const Blocks& blocks) {
+  if (are_pairs<float>(correlation)) return true;
+  const Direction& width = correlation.width;
+  const int64_t phases = width.phases.size();
+  const int64_t least = are_strips<float>(correlation, blocks) ? kLeastStrip : kLeastTile;
+  for (int64_t column = 0; column < phases; ++column) {
+    const Phase& phase = width.phases[column];
+    const int64_t pixels = ceil_divide(width.destination - column, phases);
+    const Remainders remainders(phase.step, phase.tap_step, phase.taps, pixels);
+    const int64_t step = remainders.parts * phase.step / remainders.stretch;
+    const bool has_loop = phase.taps == 3 || phase.taps == 5 || phase.taps == 7 ||
+                          (step == 1 && (phase.taps == 2 || phase.taps == 4));
+    if (!has_loop || phase.tap_step != remainders.stretch || step > 2 || pixels / remainders.parts < least)
+      return false;
+  }
+  return true;
+}
+
+// Images of T, of which loops read and write elements of S.
+template <typename T, typename S>
 class CorrelationPlan {
   using A = accumulate_t<T>;
 
@@ -35,14 +69,13 @@ class CorrelationPlan {
   CorrelationPlan(const Correlation& correlation, const Blocks& blocks)
       : correlation_(correlation),
         blocks_(blocks),
-        is_direct_(blocks.are_direct<T>(correlation.multiplier)),
-        vector_bytes_(blocks.lanes * static_cast<int64_t>(sizeof(A))),
+        is_direct_(blocks.are_direct<T, S>(correlation.multiplier)),
         kernel_planes_(std::max<int64_t>(correlation.depth.phases[0].taps, 1)) {
     for (const Phase& phase : correlation.height.phases) most_taps = std::max(most_taps, phase.taps);
     cut_rows_of_outputs();
     cut_bands();
     rows_of_patches = std::min(kernel_rows, std::max<int64_t>(kRowsOfPart / kernel_planes_, 1));
-    in_parts = kernel_planes_ * correlation.height.phases[0].taps > kRowsOfPart;
+    in_parts = kernel_planes_ * most_taps > kRowsOfPart;
   }
 
   int64_t vectors = 0;          // that a row of outputs takes along
@@ -53,6 +86,9 @@ class CorrelationPlan {
   int64_t kernel_rows = 0;      // that are taken at a time, of each plane of the kernel
   int64_t rows_of_patches = 0;  // the same for patches, whose sums are made of no parts
   bool in_parts = false;        // whether sums of rows are made of parts
+
+  // Whether all of the kernel's rows are taken at once, so that nothing is added to outputs in memory.
+  bool are_sums_whole() const { return most_taps <= rows_of_patches; }
 
  private:
   // Bytes of the source that a band may span, so that it stays in L2 while it is worked on; and those that a
@@ -70,30 +106,35 @@ class CorrelationPlan {
   static constexpr int64_t kLeastSlice = 28;
   static constexpr int64_t kMostVectors = 16;
 
-  // Bytes that so many outputs of a row read of a row of the source, of one vector of channels.
-  int64_t source_bytes(int64_t columns) const {
+  // Columns that so many outputs of a row read of a row of the source.
+  int64_t source_columns(int64_t columns) const {
     const Direction& width = correlation_.width;
     const Phase& column = width.phases[0];
     const int64_t outputs = ceil_divide(columns, width.phases.size());
     const int64_t met =
         (outputs - 1) * column.step + std::max<int64_t>(column.taps - 1, 0) * column.tap_step + 1;
-    return std::min(met, width.source) * vector_bytes_;
+    return std::min(met, width.source);
+  }
+
+  // Bytes that they read of one vector of channels of that row.
+  int64_t source_bytes(int64_t columns) const {
+    return source_columns(columns) * blocks_.lanes * static_cast<int64_t>(sizeof(S));
   }
 
   // Bytes that they read of so many rows of each plane of the kernel and of the source rows under these.
   int64_t row_bytes(int64_t columns, int64_t rows) const {
-    return kernel_planes_ * (std::min(rows, correlation_.height.source) * source_bytes(columns) +
-                             rows * correlation_.width.phases[0].taps * vector_bytes_);
+    return kernel_planes_ *
+           (std::min(rows, correlation_.height.source) * source_bytes(columns) +
+            rows * correlation_.width.phases[0].taps * blocks_.lanes * static_cast<int64_t>(sizeof(A)));
   }
 
   // Cuts rows of outputs, and the kernel's rows, so that what they read stays in L1. Where rows are read from
   // the tensor itself, a row of outputs takes several vectors of channels along, so that memory is read in
   // longer pieces.
   void cut_rows_of_outputs() {
-    const Direction& height = correlation_.height;
     const Direction& width = correlation_.width;
     const Phase& column = width.phases[0];
-    kernel_rows = std::max<int64_t>(height.phases[0].taps, 1);
+    kernel_rows = std::max<int64_t>(most_taps, 1);
     slice = width.destination;
     vectors = std::min(is_direct_ ? kMostVectors : scratch_vectors(), blocks_.count);
     // Slices are read with the columns that the kernel reaches beyond them.
@@ -109,7 +150,11 @@ class CorrelationPlan {
     // Vectors in groups of one size.
     vectors = ceil_divide(blocks_.count, ceil_divide(blocks_.count, vectors));
     const int64_t few_taps = kernel_planes_ > 1 ? kFewTapsOfVolumes : kFewTaps;
-    if (is_direct_ && kernel_planes_ * height.phases[0].taps * column.taps <= few_taps) {
+    const bool has_few_taps = kernel_planes_ * most_taps * column.taps <= few_taps;
+    // Loops over two-byte images prefetch what they read next into L1, from rows that stay in L2.
+    const bool is_prefetched =
+        !std::is_same_v<S, A> && row_bytes(width.destination, most_taps) * blocks_.count <= kBandBytes;
+    if (is_direct_ && (has_few_taps || is_prefetched)) {
       // Bound by memory, which is fastest in its own order.
       slice = width.destination;
       vectors = blocks_.count;
@@ -119,12 +164,11 @@ class CorrelationPlan {
   // Cuts the destination so that the source under a band stays in L2.
   void cut_bands() {
     const Direction& height = correlation_.height;
-    const Direction& width = correlation_.width;
     // Lines of memory hold channels of several vectors: all of them.
-    const int64_t line_bytes = blocks_.layout == Layout::channels_last && correlation_.multiplier == 1
-                                   ? std::min(width.source, source_bytes(slice) / vector_bytes_) *
-                                         correlation_.source_channels * static_cast<int64_t>(sizeof(T))
-                                   : source_bytes(slice) * correlation_.sources();
+    const int64_t line_bytes =
+        blocks_.layout == Layout::channels_last && correlation_.multiplier == 1
+            ? source_columns(slice) * correlation_.source_channels * static_cast<int64_t>(sizeof(T))
+            : source_bytes(slice) * correlation_.sources();
     const int64_t bands = std::clamp<int64_t>(ceil_divide(height.source * line_bytes, kBandBytes), 1,
                                               ceil_divide(height.destination, kLeastBand));
     slab = 1;
@@ -172,8 +216,17 @@ class CorrelationPlan {
   const Correlation& correlation_;
   const Blocks& blocks_;
   const bool is_direct_;
-  const int64_t vector_bytes_;  // of sums of one vector of channels
   const int64_t kernel_planes_;
 };
+
+// Whether images of T, of two bytes, are read and written where they lie, by loops that convert what they
+// load and store: every vector is a whole one of channels side by side, there are such loops, and they add
+// nothing to outputs in memory, which would round sums.
+template <typename T>
+bool are_converted_in_place(const Correlation& correlation, const Blocks& blocks) {
+  return blocks.are_direct<T, T>(correlation.multiplier) && blocks.lanes == kMostLanes &&
+         blocks.channels >= kMostLanes && has_converting_loops(correlation, blocks) &&
+         CorrelationPlan<T, T>(correlation, blocks).are_sums_whole();
+}
 
 }  // namespace torchgraft::depthwise::cpu

@@ -1,6 +1,8 @@
 // What `correlation.cpp` sets up and the loops of `correlation_microkernels.h` make: a Row of outputs.
 #pragma once
 
+#include <torchgraft/dispatch.h>
+
 #include <cstdint>
 
 #include "rows.h"
@@ -20,8 +22,8 @@ enum class Shape {
 };
 
 // A slice of one row of the destination, or of several as its shape says: some vectors of channels, all of
-// the taps.
-template <typename A>
+// the taps. Sums are of A, as the kernels are; both images hold elements of S, which the loops convert.
+template <typename A, typename S = A>
 struct Row {
   int64_t lanes;  // of a vector: a register's, or half of them
   int64_t vectors;
@@ -46,10 +48,10 @@ struct Row {
   // Column 0 of rows of the source, and rows of the kernel, in vectors. A row has one of either for each
   // kernel row that meets the image; a patch has `rows` sources for each such kernel row; a strip and pairs
   // have all sources that they read, from the top to the bottom. A source is null where it is padding.
-  const A* const* sources;
+  const S* const* sources;
   const A* const* kernels;
-  A* const* output_rows;  // all but a row: the destination's rows, null where there is none to write
-  A* outputs = nullptr;   // a row: its first pixel
+  S* const* output_rows;  // all but a row: the destination's rows, null where there is none to write
+  S* outputs = nullptr;   // a row: its first pixel
   Shape shape = Shape::row;
   int64_t rows = 1;          // a strip and a patch: the outputs' rows
   int64_t first_output = 0;  // pairs: the pixel that the first pair begins with, 0 or -1
@@ -60,6 +62,10 @@ struct Row {
 // Columns of the narrowest strip, and of the widest one that there are registers for.
 inline constexpr int64_t kLeastStrip = 3;
 inline constexpr int64_t kMostStrip = 7;
+
+// Pixels of the narrowest row that has a loop of its own: a narrower one is made a pixel at a time, or in
+// patches.
+inline constexpr int64_t kLeastTile = 4;
 
 // Pixels of a patch's rows, and its rows: as many as there are registers for.
 inline constexpr int64_t kLeastPatch = 2;
@@ -72,5 +78,7 @@ constexpr int64_t patch_rows(int64_t pixels) { return pixels <= 5 ? 4 : 2; }
 void make_row(const Row<float>& row);
 void make_row(const Row<double>& row);
 void make_row_of_half_vectors(const Row<float>& row);
+void make_row(const Row<float, Half>& row);
+void make_row(const Row<float, BFloat16>& row);
 
 }  // namespace torchgraft::depthwise::cpu

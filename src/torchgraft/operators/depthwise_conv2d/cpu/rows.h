@@ -1,7 +1,8 @@
 // How the CPU kernels see an image: rows of pixels, each pixel one vector whose lanes are channels, in
-// `accumulate_t<T>`. float and double in channels_last lie so in memory and are used where they are. All else
-// passes through scratch, a band at a time, each element once: planes are transposed there in registers,
-// float16 and bfloat16 converted, channels that fill no vector padded.
+// `accumulate_t<T>`. float and double in channels_last lie so in memory and are used where they are; so are
+// float16 and bfloat16 by loops that convert what they load and store. All else passes through scratch, a
+// band at a time, each element once: planes are transposed there in registers, float16 and bfloat16
+// converted, channels that fill no vector padded.
 #pragma once
 
 #include <torchgraft/dispatch.h>
@@ -128,13 +129,14 @@ struct VectorPlaces {
   int64_t place(int64_t vector) const { return std::min(vector * step, last); }
 };
 
-// Rows of some vectors of channels of an image, to be read or written.
-template <typename T>
+// Rows of some vectors of channels of an image, to be read or written, as elements of S: those of scratch, or
+// the image's own. Of two-byte types that lie where they are there is no scratch: then every vector must be a
+// whole one, of channels side by side.
+template <typename T, typename S = accumulate_t<std::remove_const_t<T>>>
 class Rows {
  public:
   using Element = std::remove_const_t<T>;
-  using A = accumulate_t<Element>;
-  using Pointer = std::conditional_t<std::is_const_v<T>, const A*, A*>;
+  using Pointer = std::conditional_t<std::is_const_v<T>, const S*, S*>;
 
   // Rows and columns must lie inside of the image. At most `most_rows` different rows will be asked for.
   // `channels_of(v)` are the channels of vector v.
@@ -148,27 +150,18 @@ class Rows {
     width_ = width;
     rows_ = rows;
     columns_ = columns;
-    direct_ = std::is_same_v<Element, A> && first.consecutive() && first.count == lanes;
+    direct_ = std::is_same_v<Element, S> && (!kHasScratch || (first.consecutive() && first.count == lanes));
     whole_ = direct_ || most_rows >= rows.size();
-    if constexpr (std::is_same_v<Element, A>) {
+    if constexpr (std::is_same_v<Element, S>) {
       if (direct_) {
         first_row_ = first.image + first.offsets[0] + rows.begin * width * first.pixel_step;
         row_step_ = width * first.pixel_step;
         return;
       }
     }
-    for (int64_t vector = 1; vector < vectors; ++vector) channels_.push_back(channels_of(vector));
-    row_step_ = columns.size() * lanes;
-    vector_step_ = std::min(most_rows, rows.size()) * row_step_;
-    elements_ = scratch_.reserve(vectors * vector_step_);
-    first_row_ = elements_;
-    if constexpr (std::is_const_v<T>) {
-      if (whole_) {
-        gather_rows();
-      } else {
-        used_ = 0;
-        found_.assign(rows.size(), nullptr);
-      }
+    if constexpr (kHasScratch) {
+      for (int64_t vector = 1; vector < vectors; ++vector) channels_.push_back(channels_of(vector));
+      open_scratch(vectors, most_rows);
     }
   }
   void open(const Channels<T>& channels, int64_t lanes, int64_t width, Range rows, Range columns,
@@ -180,12 +173,12 @@ class Rows {
   // them. `row_or_null` gives null for a row that was not opened.
   Pointer row(int64_t position) {
     if (whole_) return first_row_ + (position - rows_.begin) * row_step_;
-    if constexpr (std::is_const_v<T>) {
+    if constexpr (kHasScratch && std::is_const_v<T>) {
       // Rows far apart, as under a wide dilation: only those that are asked for are brought in.
-      A*& found = found_[position - rows_.begin];
+      S*& found = found_[position - rows_.begin];
       if (found == nullptr) {
         found = elements_ + used_++ * row_step_;
-        A* to = found;
+        S* to = found;
         for (const Channels<T>& channels : channels_) {
           gather(channels, position * width_ + columns_.begin, to, lanes_, columns_.size());
           to += vector_step_;
@@ -208,15 +201,34 @@ class Rows {
 
   // Puts rows that were written where they belong.
   void flush() {
-    if (direct_) return;
-    for_each_run([&](const Channels<T>& channels, int64_t pixel, A* elements, int64_t pixels) {
-      scatter(elements, lanes_, channels, pixel, pixels);
-    });
+    if constexpr (kHasScratch) {
+      if (direct_) return;
+      for_each_run([&](const Channels<T>& channels, int64_t pixel, S* elements, int64_t pixels) {
+        scatter(elements, lanes_, channels, pixel, pixels);
+      });
+    }
   }
 
  private:
+  static constexpr bool kHasScratch = std::is_same_v<S, accumulate_t<Element>>;
+
+  void open_scratch(int64_t vectors, int64_t most_rows) {
+    row_step_ = columns_.size() * lanes_;
+    vector_step_ = std::min(most_rows, rows_.size()) * row_step_;
+    elements_ = scratch_.reserve(vectors * vector_step_);
+    first_row_ = elements_;
+    if constexpr (std::is_const_v<T>) {
+      if (whole_) {
+        gather_rows();
+      } else {
+        used_ = 0;
+        found_.assign(rows_.size(), nullptr);
+      }
+    }
+  }
+
   void gather_rows() {
-    for_each_run([&](const Channels<T>& channels, int64_t pixel, A* elements, int64_t pixels) {
+    for_each_run([&](const Channels<T>& channels, int64_t pixel, S* elements, int64_t pixels) {
       gather(channels, pixel, elements, lanes_, pixels);
     });
   }
@@ -224,7 +236,7 @@ class Rows {
   // Whole rows are one run of pixels.
   template <typename Function>
   void for_each_run(const Function& function) {
-    A* elements = elements_;
+    S* elements = elements_;
     for (const Channels<T>& channels : channels_) {
       if (columns_.size() == width_) {
         function(channels, rows_.begin * width_, elements, rows_.size() * width_);
@@ -245,13 +257,13 @@ class Rows {
   Range columns_ = {0, 0};
   bool direct_ = false;
   bool whole_ = false;
-  A* elements_ = nullptr;
+  S* elements_ = nullptr;
   Pointer first_row_ = nullptr;
   int64_t row_step_ = 0;
   int64_t vector_step_ = 0;  // elements of scratch from a vector's rows to the next one's
   int64_t used_ = 0;
-  std::vector<A*> found_;
-  Scratch<A> scratch_;
+  std::vector<S*> found_;
+  Scratch<S> scratch_;
 };
 
 }  // namespace torchgraft::depthwise::cpu
