@@ -68,8 +68,10 @@ template <typename T, typename V>
 inline constexpr bool kConverts = false;
 #endif
 
-// Loads sixteen bfloat16 into the upper halves of a vector's lanes in one shuffle. To extend them and to
-// shift them takes two instructions, which compete with multiply-adds for their ports.
+namespace internal {
+
+// Loads sixteen bfloat16 into the upper halves of a vector's lanes in one instruction. To extend them and
+// then to move them up takes two, which compete with multiply-adds for their ports.
 #if defined(__x86_64__)
 template <typename T, typename V>
 inline constexpr bool kShuffles = std::is_same_v<T, BFloat16> && sizeof(V) == 64;
@@ -89,14 +91,16 @@ template <typename T, typename V>
 inline constexpr bool kShuffles = false;
 #endif
 
+}  // namespace internal
+
 // Loads as many elements of T as V has lanes, and converts them to A, the type of V's lanes.
 template <typename V, typename A, typename T>
 TORCHGRAFT_INLINE void load_converted(V& vector, const T* from) {
   if constexpr (std::is_same_v<T, A>) {
     load(vector, from);
   } else {
-    if constexpr (kShuffles<T, V>) {
-      load_shuffled(vector, from);
+    if constexpr (internal::kShuffles<T, V>) {
+      internal::load_shuffled(vector, from);
       return;
     }
     Vector<uint16_t, sizeof(V) / 2> bits;
