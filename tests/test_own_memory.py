@@ -571,7 +571,10 @@ class TestMemoryIsFreeAtOnce:
     @pytest.mark.parametrize("arguments", [(Drawn((2, 3)), 1.0), ([Drawn((2,)), Drawn((3,))],)], ids=["one", "list"])
     def test_of_a_sample(self, arguments):
         sample = Sample("any", arguments)
-        sample.make("cpu", torch.float32)
-        gc.collect()
-        sample.make("cpu", torch.float32)
-        assert gc.collect() == 0
+
+        def left_behind():
+            sample.make("cpu", torch.float32)
+            return gc.collect()
+
+        # Imports of the first time, and other threads, leave some too, but not each time.
+        assert min(left_behind() for _ in range(6)) == 0
