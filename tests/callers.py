@@ -11,7 +11,7 @@ from torch.nn import functional
 
 
 def use_package_or(function):
-    """As `use_kernel_func_from_hub_with_fallback`, where there is no package."""
+    """Decorates as `use_kernel_func_from_hub_with_fallback` does where there is no package."""
 
     @functools.wraps(function)
     def wrapped(*args, **kwargs):
@@ -23,7 +23,7 @@ def use_package_or(function):
 
 
 def with_hooks(names):
-    """As `force_accelerate_hooks`: a decorator of a method."""
+    """Decorates a method as `force_accelerate_hooks` does."""
 
     def decorator(forward):
         @functools.wraps(forward)

@@ -14,9 +14,9 @@ import torch.nn.utils.parametrize as parametrize
 from torch import nn
 from torch._inductor.utils import run_and_get_code
 from torch.nn.utils import prune
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchgraft
+from grafts import SamePadded, calls_of
 from torchgraft import functional_calls, graft, graft_report, ungraft
 from torchgraft.nn import DepthwiseConv2d
 from torchgraft.nn.grafting import measuring
@@ -85,20 +85,6 @@ def test_same_outputs_gradients_and_state_dict(name):
     assert graft_report(ungraft(model)).grafted == ()
     assert graft_report(model).graftable == report.grafted
     torch.testing.assert_close(run(model, images)[0], expected, rtol=0, atol=0)
-
-
-def calls_of(function):
-    """The names of torchgraft's operators that a function calls, one for each call."""
-    names = []
-
-    class Listening(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            names.extend([func._opname] if func.namespace == "torchgraft" else [])
-            return func(*args, **(kwargs or {}))
-
-    with torch.no_grad(), Listening():
-        function()
-    return names
 
 
 def network():
@@ -242,19 +228,6 @@ class Extended(nn.Conv1d):
         return super().forward(nn.functional.pad(input, (self.kernel_size[0] - 1, 0)))
 
 
-class Padded(nn.Conv2d):
-    """As TensorFlow pads, by the size of the input; the function is called with the layer's weight."""
-
-    def forward(self, input):
-        missing = [
-            max((-(-size // step) - 1) * step + taps - size, 0)
-            for size, step, taps in zip(input.shape[-2:], self.stride, self.kernel_size, strict=True)
-        ]
-        high, wide = missing
-        input = nn.functional.pad(input, [wide // 2, wide - wide // 2, high // 2, high - high // 2])
-        return nn.functional.conv2d(input, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
-
-
 class Standardised(nn.Conv2d):
     """Its weights have mean 0 and variance 1, computed anew in each call."""
 
@@ -273,7 +246,7 @@ KINDS = {
     "ConvTranspose3d": lambda: nn.ConvTranspose3d(4, 4, 2, groups=4, stride=2),
     "Kept": lambda: Kept(4),
     "Extended": lambda: Extended(4, 4, 4, groups=4),
-    "Padded": lambda: Padded(4, 4, 3, groups=4, stride=2),
+    "Padded": lambda: SamePadded(4, 4, 3, groups=4, stride=2),
     "Standardised": lambda: Standardised(4, 4, 3, groups=4),
 }
 
@@ -531,7 +504,7 @@ def by_file(layer):
 
 
 def replicated(layer):
-    """As `torch.nn.DataParallel` makes replicas, whose weights it sets afterwards."""
+    """Makes a replica as `torch.nn.DataParallel` does, which sets its weights afterwards."""
     replica = layer._replicate_for_data_parallel()
     for name, parameter in layer._parameters.items():
         setattr(replica, name, None if parameter is None else 2 * parameter)
@@ -623,7 +596,7 @@ def test_a_layer_that_changes_after_it_was_grafted():
 
 @pytest.mark.parametrize("graft_first", [True, False])
 def test_a_method_that_another_tool_has_wrapped(graft_first):
-    """As accelerate does it: the method that was there is kept under another name, and called."""
+    """Keeps the method that was there under another name and calls it, as accelerate does."""
     layer, input = kind_and_input("ConvTranspose2d")
     expected = layer(input)
     if graft_first:

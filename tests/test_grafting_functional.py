@@ -10,30 +10,16 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import callers
 import published
 import torchgraft
 from callers import Mixer
+from grafts import calls_of
 from published import causal_conv1d_fn, causal_conv1d_update
 from torchgraft import graft, graft_report, ungraft
 
 FORWARD, STEP, PACKED = "causal_conv1d", "_causal_conv1d_update", "causal_conv1d_packed"
-
-
-def calls_of(function):
-    """The names of torchgraft's operators that a function calls, one for each call."""
-    names = []
-
-    class Listening(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            names.extend([func._opname] if func.namespace == "torchgraft" else [])
-            return func(*args, **(kwargs or {}))
-
-    with torch.no_grad(), Listening():
-        function()
-    return names
 
 
 def values_and_gradients(module, *arguments, **named):

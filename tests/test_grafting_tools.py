@@ -16,24 +16,9 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.ao import quantization
 from torch.ao.quantization import quantize_fx
 from torch.fx.experimental import optimization
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from grafts import SamePadded, calls_of
 from torchgraft import graft, graft_report, ungraft
-
-
-class SamePadded(nn.Conv2d):
-    """As TensorFlow pads, by the size of the input; the function is called with the layer's weight."""
-
-    def forward(self, input):
-        high = self.missing(input.shape[-2], 0)
-        wide = self.missing(input.shape[-1], 1)
-        input = F.pad(input, [wide // 2, wide - wide // 2, high // 2, high - high // 2])
-        return F.conv2d(input, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
-
-    def missing(self, size: int, side: int) -> int:
-        outputs = -(-size // self.stride[side])
-        return max((outputs - 1) * self.stride[side] + self.kernel_size[side] - size, 0)
-
 
 NORMALIZATIONS = {3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
 
@@ -70,20 +55,6 @@ def made(block):
     with torch.no_grad():
         model(input)
     return model.eval(), input
-
-
-def calls_of(function):
-    """The names of torchgraft's operators that a function calls, one for each call."""
-    names = []
-
-    class Listening(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            names.extend([func._opname] if func.namespace == "torchgraft" else [])
-            return func(*args, **(kwargs or {}))
-
-    with torch.no_grad(), Listening():
-        function()
-    return names
 
 
 def layers_of(model):

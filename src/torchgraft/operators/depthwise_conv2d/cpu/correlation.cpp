@@ -35,7 +35,7 @@ constexpr int64_t kMostStripRows = 16;
 // Units of work that there should be, whatever the number of threads.
 constexpr int64_t kUnits = 64;
 
-// Of images of T, whose rows the loops see as elements of S.
+// Correlates images of T, whose rows the loops see as elements of S.
 template <typename T, typename S>
 class Correlator {
  public:
