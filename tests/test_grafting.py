@@ -633,6 +633,15 @@ def test_a_method_that_another_tool_keeps_out_of_sight(name):
     torch.testing.assert_close(layer(input), expected)
 
 
+def test_a_class_whose_method_was_replaced_computes_by_it(monkeypatch):
+    theirs = nn.Conv2d._conv_forward
+    monkeypatch.setattr(
+        nn.Conv2d, "_conv_forward", lambda self, input, weight, bias: theirs(self, input, 0 * weight, None)
+    )
+    layer = graft(depthwise())
+    assert not layer(torch.randn(1, 4, 5, 5)).any()
+
+
 def test_a_grafted_model_is_freed_as_soon_as_nobody_holds_it():
     gc.disable()
     try:
@@ -805,8 +814,41 @@ class TestExample:
         for each in (model, copy.deepcopy(model), torch.compile(model, backend="aot_eager", fullgraph=True)):
             torch.testing.assert_close(each(images), expected)
         assert calls_of(lambda: model(images)) == operators
+        # Scripting ungrafts it, and nothing says then that it gained nothing.
+        model[0].__prepare_scriptable__()
+        assert graft_report(model).left.keys() == {"1", "2"}
+        graft(model, images)
+        assert calls_of(lambda: model(images)) == operators
         assert calls_of(lambda: ungraft(model)(images)) == []
         assert graft_report(model).measured == {}
+
+    def test_a_model_is_afterwards_what_it_was(self, monkeypatch):
+        class Counting(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("written", torch.zeros(1))
+                self.register_buffer("replaced", torch.zeros(1))
+                self.register_buffer("expanded", torch.arange(4.0).expand(3, -1))
+
+            def forward(self, images):
+                self.written += 1
+                self.replaced = self.replaced + 1
+                if (images < 0).any():
+                    raise ValueError("random values are refused")
+                return nn.functional.conv2d(images, torch.ones(4, 1, 2, 2), groups=4)
+
+        monkeypatch.setattr(measuring, "_SECONDS", 1e-4)
+        model = nn.Sequential(Counting(), torch.jit.script(nn.ReLU()), nn.BatchNorm2d(4), depthwise()).eval()
+        images = torch.rand(2, 4, 6, 5)
+        output, buffers = model(images), list(model.buffers())
+        before, random = copy.deepcopy(buffers), torch.get_rng_state()
+        graft(model, images)
+        assert all(one is other for one, other in zip(model.buffers(), buffers, strict=True))
+        torch.testing.assert_close(buffers, before, rtol=0, atol=0)
+        assert torch.equal(torch.get_rng_state(), random)
+        # What refuses random values is not timed, and left.
+        assert graft_report(model).measured.keys() == {"3"}
+        output.sum().backward()
 
     def test_processes_agree_on_what_the_first_has_measured(self, timed, monkeypatch):
         def broadcast(shared, src):

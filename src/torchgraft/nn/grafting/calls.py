@@ -139,6 +139,7 @@ def _calls_of(kind: type) -> _Calls:
                 copied = found.copy(value)
                 if copied is not None:
                     found.methods[name] = copied
+                    found.read.append((vars(each), name, value))
     if found.methods:
         _FOUND[kind] = found
     return found

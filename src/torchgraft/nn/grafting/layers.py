@@ -9,8 +9,8 @@ from torch.nn.utils.parametrize import type_before_parametrizations
 
 from torchgraft.nn.grafting.calls import calls_of, give
 from torchgraft.nn.grafting.functional import computes_itself
-from torchgraft.nn.grafting.measuring import NAME, measure
-from torchgraft.nn.grafting.methods import computes_as_its_base, methods_of, names_of_forward, take_back
+from torchgraft.nn.grafting.measuring import measure
+from torchgraft.nn.grafting.methods import NAME, computes_as_its_base, methods_of, names_of_forward, take_back
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -133,5 +133,4 @@ def ungraft(model: Model) -> Model:
     """
     for module in model.modules():
         take_back(module)
-        vars(module).pop(NAME, None)
     return model

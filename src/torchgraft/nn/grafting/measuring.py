@@ -25,8 +25,6 @@ _ROUNDS = 9
 _SECONDS = 0.01
 # What gains less may as well be noise.
 _GAIN = 1.02
-# Where a layer keeps what was measured, so that it is copied, saved and loaded with the layer.
-NAME = "_torchgraft_measured"
 
 
 @dataclass(frozen=True)
@@ -131,6 +129,8 @@ class _Watch(TorchFunctionMode):
 
     def __enter__(self) -> "_Watch":
         for name, module in self.model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):  # It takes no hooks.
+                continue
             self._hooks.append(module.register_forward_pre_hook(partial(self._enter, name), with_kwargs=True))
             self._hooks.append(module.register_forward_hook(self._leave, always_call=True))
         super().__enter__()
@@ -148,7 +148,9 @@ class _Watch(TorchFunctionMode):
             self.calls[name].append(call)
 
     def _leave(self, module: nn.Module, arguments: tuple[Any, ...], result: Any) -> None:
-        self._within.pop()
+        # A hook of somebody else's may have raised before the module was noted.
+        if self._within and self._within[-1][1] is module:
+            self._within.pop()
 
     def __torch_function__(
         self,
@@ -169,20 +171,34 @@ class _Watch(TorchFunctionMode):
         return result
 
 
-def _calls(model: nn.Module, layers: Mapping[str, _ConvNd], example: Any) -> dict[str, list[_Call]]:
-    """Runs a model once, and notes how its layers are called; its buffers and random numbers stay what they were."""
+@contextmanager
+def _undisturbed(model: nn.Module) -> Iterator[None]:
+    """A scope after which a model's buffers and PyTorch's random numbers are what they were: it runs on copies."""
     devices = {each.device for each in [*model.parameters(), *model.buffers()] if each.device.type == "cuda"}
-    before = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    with torch.random.fork_rng(devices=[device.index for device in devices]), _Watch(model, layers) as watch:
-        try:
-            if isinstance(example, Mapping):
-                model(**example)
-            else:
-                model(*(example if isinstance(example, (tuple, list)) else (example,)))
-        finally:
-            with torch.no_grad():
-                for buffer, values in before:
-                    buffer.copy_(values)
+    copies: dict[int, Tensor] = {}
+    held = []
+    for module in model.modules():
+        if not isinstance(module, torch.jit.ScriptModule):
+            held.append((module._buffers, dict(module._buffers)))
+            for name, buffer in module._buffers.items():
+                if buffer is not None:
+                    module._buffers[name] = copies.setdefault(id(buffer), buffer.detach().clone())
+    try:
+        with torch.random.fork_rng(devices=[device.index for device in devices]):
+            yield
+    finally:
+        for buffers, before in held:
+            buffers.clear()
+            buffers.update(before)
+
+
+def _calls(model: nn.Module, layers: Mapping[str, _ConvNd], example: Any) -> dict[str, list[_Call]]:
+    """Runs a model once, and notes how its layers are called."""
+    with _Watch(model, layers) as watch:
+        if isinstance(example, Mapping):
+            model(**example)
+        else:
+            model(*(example if isinstance(example, (tuple, list)) else (example,)))
     return {name: calls for name, calls in watch.calls.items() if calls}
 
 
@@ -262,21 +278,31 @@ def measure(model: nn.Module, layers: Mapping[str, _ConvNd], example: Any) -> di
         raise TypeError(f"graft: example must be a Tensor, a tuple or list of arguments, or a dict of them, got {kind}")
     if any(each.is_meta for each in model.parameters()):
         raise ValueError("graft: example needs a model with values, and this one has parameters on the device meta")
-    found: dict[Any, tuple[float, float]] = {}
-    measured: dict[str, Measured] = {}
-    for name, calls in _calls(model, layers, example).items():
-        layer = model.get_submodule(name)
-        times = []
-        for call in calls:
-            key = _alike(layer, call)
-            if key not in found:
-                found[key] = _time(layer, call)
-            times.append(found[key])
-        pytorch, torchgraft = 1e6 * sum(each[0] for each in times), 1e6 * sum(each[1] for each in times)
-        words = calls[0].words + (f", and {len(calls) - 1} more" if len(calls) > 1 else "")
-        measured[name] = Measured(pytorch, torchgraft, words)
+    with _undisturbed(model):
+        measured = _measure(model, _calls(model, layers, example))
     if distributed.is_available() and distributed.is_initialized():
         shared = [measured]
         distributed.broadcast_object_list(shared, src=0)
         [measured] = shared
+    return measured
+
+
+def _measure(model: nn.Module, called: Mapping[str, list[_Call]]) -> dict[str, Measured]:
+    """Times calls of modules; equal ones once. What refuses random values is not timed."""
+    found: dict[Any, tuple[float, float] | None] = {}
+    measured: dict[str, Measured] = {}
+    for name, calls in called.items():
+        layer = model.get_submodule(name)
+        keys = [_alike(layer, call) for call in calls]
+        for key, call in zip(keys, calls, strict=True):
+            if key not in found:
+                try:
+                    found[key] = _time(layer, call)
+                except Exception:
+                    found[key] = None
+        times = [each for each in map(found.get, keys) if each is not None]
+        if len(times) == len(calls):
+            pytorch, torchgraft = 1e6 * sum(each[0] for each in times), 1e6 * sum(each[1] for each in times)
+            words = calls[0].words + (f", and {len(calls) - 1} more" if len(calls) > 1 else "")
+            measured[name] = Measured(pytorch, torchgraft, words)
     return measured

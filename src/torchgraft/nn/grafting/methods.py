@@ -18,6 +18,12 @@ from torchgraft.nn.grafting.functional import (
 )
 from torchgraft.nn.recording import is_recorded_to_be_read
 
+# Where a layer keeps what was measured of it, so that it is copied, saved and loaded with the layer.
+NAME = "_torchgraft_measured"
+
+# As PyTorch has them: another tool may put its own in their place later.
+_PLAIN = [(base, base.forward, base._conv_forward) for base in (nn.Conv1d, nn.Conv2d, nn.Conv3d)]
+
 
 class Method:
     """A method of one layer, kept in the layer's own `__dict__` under the name of the method that it stands for.
@@ -152,8 +158,8 @@ class PrepareScriptable(Method):
 def computes_as_its_base(module: nn.Module) -> bool:
     """Whether the class of a layer, a subclass maybe, has the forward pass of PyTorch's convolutions."""
     return any(
-        type(module).forward is base.forward and type(module)._conv_forward is base._conv_forward
-        for base in (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+        type(module).forward is forward and type(module)._conv_forward is conv_forward
+        for base, forward, conv_forward in _PLAIN
         if isinstance(module, base)
     )
 
@@ -172,7 +178,8 @@ def methods_of(module: nn.Module) -> dict[str, Method]:
 
 
 def take_back(module: nn.Module) -> None:
-    """Takes from a layer the methods that it got when it was grafted."""
+    """Takes from a layer what it got when it was grafted, or timed: its methods, and what was measured."""
+    vars(module).pop(NAME, None)
     for name, method in methods_of(module).items():
         if name == method.name and method.is_of_the_class:
             del vars(module)[name]

@@ -8,7 +8,8 @@ import torch
 
 from torchgraft.nn.grafting.calls import calls_of
 from torchgraft.nn.grafting.layers import convolves, is_grafted, runs_on_operators, why_not
-from torchgraft.nn.grafting.measuring import NAME, Measured
+from torchgraft.nn.grafting.measuring import Measured
+from torchgraft.nn.grafting.methods import NAME
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class GraftReport:
             times = f": {self.measured[name]}" if name in self.measured else ""
             calls = f", its calls of {' and '.join(self.functions[name])}" if name in self.functions else ""
             lines.append(f"  grafted    {name or '(the model itself)'}{calls}{times}")
-        lines += [f"  graftable  {name or '(the model itself)'}: graft(model) replaces it" for name in self.graftable]
+        lines += [f"  graftable  {name or '(the model itself)'}: graft(model) serves it" for name in self.graftable]
         names = defaultdict(list)
         for name, reason in self.left.items():
             names[reason].append(name or "(the model itself)")
