@@ -737,7 +737,7 @@ class TestModels:
 
     @staticmethod
     def variant(make, layout="channels_last"):
-        return Variant(Model("small", "torch", "cpu", 2, 16, make, compiled=False), torch.float32, layout, False, CPU)
+        return Variant(Model("small", "torch", "cpu", 2, (3, 16, 16), make), torch.float32, layout, False, CPU)
 
     @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
     def test_a_step_is_timed(self, layout):
@@ -762,7 +762,7 @@ class TestModels:
 
     def test_the_command_takes_their_names(self, monkeypatch):
         monkeypatch.setattr(suite, "measure_roofs", lambda *arguments: ROOFS)
-        small = Model("small", "torch", "cpu", 2, 16, small_network, compiled=False)
+        small = Model("small", "torch", "cpu", 2, (3, 16, 16), small_network)
         monkeypatch.setitem(models.MODELS, "small", small)
         result = run("small", "--device", "cpu", "--layout", "contiguous", "--quick", "--json", "-")
         assert result.exit_code == 2

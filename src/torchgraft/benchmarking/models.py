@@ -1,7 +1,7 @@
 """End to end: a training step of whole models, before and after `graft(model)`.
 
 A step is what a person waits for, so it is timed by the host's clock, launches included; the two models have the same
-weights and the same images, and the first step of both must agree.
+weights and the same input, and the first step of both must agree.
 """
 
 from __future__ import annotations
@@ -37,19 +37,40 @@ class Model:
         name: as a person names it.
         package: what it comes from.
         device: the kind of device at whose size it is.
-        batch: images a step.
-        size: pixels on a side.
+        batch: images, volumes or sequences a step.
+        shape: of the input, without the batch.
         make: a new one, with random weights; what it returns is, or holds, `logits`.
         compiled: whether it is timed under torch.compile too.
+        vocabulary: how many tokens there are, where the input is tokens; 0 where it is numbers.
     """
 
     name: str
     package: str
     device: str
     batch: int
-    size: int
+    shape: tuple[int, ...]
     make: Callable[[], nn.Module]
-    compiled: bool
+    compiled: bool = False
+    vocabulary: int = 0
+
+    @property
+    def size(self) -> str:
+        """The sizes of the input in words: 8,3,224x224."""
+        channels, pixels = self.shape[:1], self.shape[1:]
+        if len(pixels) < 2:
+            return ",".join(map(str, (self.batch, *self.shape)))
+        return ",".join(map(str, (self.batch, *channels, "x".join(map(str, pixels)))))
+
+    def make_input(self, device: torch.device) -> Tensor:
+        """Random input of a step."""
+        shape = self.batch, *self.shape
+        if self.vocabulary:
+            return torch.randint(self.vocabulary, shape, device=device)
+        return torch.randn(shape, device=device)
+
+
+# Of an input with so many dimensions.
+_MEMORY_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def _from_timm(name: str, *, compiled: bool = False) -> Model:
@@ -57,7 +78,7 @@ def _from_timm(name: str, *, compiled: bool = False) -> Model:
         model: nn.Module = importlib.import_module("timm").create_model(name, num_classes=_CLASSES)
         return model
 
-    return Model(name, "timm", "cuda", 128, 224, make, compiled)
+    return Model(name, "timm", "cuda", 128, (3, 224, 224), make, compiled)
 
 
 def _from_transformers(
@@ -69,7 +90,50 @@ def _from_transformers(
         model: nn.Module = getattr(package, f"{family}ForImageClassification")(configured)
         return model
 
-    return Model(name, "transformers", device, batch, size, make, compiled=False)
+    return Model(name, "transformers", device, batch, (3, size, size), make)
+
+
+def _language_model(name: str, family: str, **configuration: Any) -> Model:
+    vocabulary = 50280
+
+    def make() -> nn.Module:
+        package = importlib.import_module("transformers")
+        configured = getattr(package, f"{family}Config")(vocab_size=vocabulary, use_cache=False, **configuration)
+        model: nn.Module = getattr(package, f"{family}ForCausalLM")(configured)
+        return model
+
+    return Model(name, "transformers", "cuda", 4, (2048,), make, vocabulary=vocabulary)
+
+
+def _mednext() -> nn.Module:
+    networks = importlib.import_module("monai.networks.nets")
+    model: nn.Module = networks.MedNeXtSmall(in_channels=1, out_channels=2, spatial_dims=3)
+    return model
+
+
+def _x3d() -> nn.Module:
+    models = importlib.import_module("pytorchvideo.models.x3d")
+    model: nn.Module = models.create_x3d(
+        input_clip_length=16, input_crop_size=224, dropout_rate=0.0, model_num_class=_CLASSES, head_activation=None
+    )
+    return model
+
+
+class _Conformer(nn.Module):
+    """A Conformer of torchaudio, for sequences of one length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        models = importlib.import_module("torchaudio.models")
+        self.layers = models.Conformer(
+            input_dim=512, num_heads=8, ffn_dim=2048, num_layers=8, depthwise_conv_kernel_size=31, dropout=0.0
+        )
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Transforms sequences (N, L, features), none of which has padding."""
+        lengths = torch.full((input.size(0),), input.size(1), device=input.device)
+        output: Tensor = self.layers(input, lengths)[0]
+        return output
 
 
 # Without dropout: two runs of a step must agree.
@@ -93,6 +157,10 @@ MODELS = {
             classifier_dropout_prob=0.0,
             drop_path_rate=0.0,
         ),
+        Model("mednext_s", "monai", "cuda", 2, (1, 96, 96, 96), _mednext),
+        Model("x3d_m", "pytorchvideo", "cuda", 8, (3, 16, 224, 224), _x3d),
+        Model("conformer_large", "torchaudio", "cuda", 16, (1000, 512), _Conformer),
+        _language_model("mamba2_130m", "Mamba2", hidden_size=768, num_hidden_layers=24, num_heads=24, head_dim=64),
         _from_transformers("convnext_small_images", "ConvNext", hidden_sizes=[48, 96, 192, 384], depths=[2, 2, 4, 2]),
         _from_transformers("mobilenet_v2_half", "MobileNetV2", depth_multiplier=0.5, classifier_dropout_prob=0.0),
         _from_transformers(
@@ -142,14 +210,15 @@ class Variant:
     @property
     def sample(self) -> str:
         """The name of the row, beside dtype and layout."""
-        size = self.model.size
-        return f"{self.model.batch},3,{size}x{size} {'compiled' if self.compiled else 'eager'}"
+        return f"{self.model.size} {'compiled' if self.compiled else 'eager'}"
 
 
 def _variants(model: Model, wanted: Wanted) -> Iterator[Variant]:
     for compiled in (False, True) if model.compiled else (False,):
         for dtype in wanted.asked_dtypes:
             for layout in wanted.layouts:
+                if layout == "channels_last" and 1 + len(model.shape) not in _MEMORY_FORMATS:
+                    continue
                 yield Variant(model, dtype, layout, compiled, wanted.device)
 
 
@@ -171,12 +240,12 @@ def _plan_one(variant: Variant) -> Planned:
 class Training:
     """A model and all that a step of its training takes; called, it makes one and returns the loss."""
 
-    def __init__(self, variant: Variant, model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    def __init__(self, variant: Variant, model: nn.Module, input: Tensor, labels: Tensor) -> None:
         self.model = model
         self._run = torch.compile(model) if variant.compiled else model
         # Small: the time of a step does not depend on it, and weights that became NaN would.
         self._optimizer = torch.optim.SGD(model.parameters(), lr=1e-5, momentum=0.9)
-        self._images, self._labels = images, labels
+        self._input, self._labels = input, labels
         self._variant = variant
 
     def __call__(self) -> Tensor:
@@ -184,8 +253,12 @@ class Training:
         self._optimizer.zero_grad()
         lower = self._variant.dtype is not torch.float32
         with torch.autocast(self._variant.device.type, self._variant.dtype, enabled=lower):
-            output = self._run(self._images)
-            loss = nn.functional.cross_entropy(getattr(output, "logits", output), self._labels)
+            output = self._run(self._input)
+            scores = getattr(output, "logits", output)
+            if scores.dim() == 2:
+                loss = nn.functional.cross_entropy(scores, self._labels)
+            else:  # For the time of a step any other function does.
+                loss = scores.float().square().mean()
         loss.backward()
         self._optimizer.step()
         return loss.detach()
@@ -199,15 +272,16 @@ class Training:
 
 def measure_model(variant: Variant, stopwatch: Stopwatch, roofs: Roofs) -> Row:
     """Times a step of training, as PyTorch has the model and grafted, in turn."""
-    layout = torch.channels_last if variant.layout == "channels_last" else torch.contiguous_format
     torch.manual_seed(0)
-    model = variant.model.make().to(variant.device, memory_format=layout).train()  # type: ignore[call-overload]
-    size = variant.model.size
-    images = torch.randn(variant.model.batch, 3, size, size, device=variant.device).contiguous(memory_format=layout)
+    model = variant.model.make().to(variant.device).train()
+    input = variant.model.make_input(variant.device)
+    if variant.layout == "channels_last":
+        layout = _MEMORY_FORMATS[input.dim()]
+        model, input = model.to(memory_format=layout), input.contiguous(memory_format=layout)  # type: ignore[call-overload]
     labels = torch.randint(_CLASSES, (variant.model.batch,), device=variant.device)
     grafted = graft(copy.deepcopy(model))
-    ours = Training(variant, grafted, images, labels)
-    theirs = Training(variant, model, images, labels)
+    ours = Training(variant, grafted, input, labels)
+    theirs = Training(variant, model, input, labels)
     try:
         found, expected = ours.first_step(), theirs.first_step()
     except torch.OutOfMemoryError:

@@ -72,8 +72,8 @@ ModelsOption = Annotated[
     bool,
     typer.Option(
         "--models",
-        help="Also measure training steps of the named models, or of all models: models of timm on a GPU, small "
-        "models of transformers on a CPU.",
+        help="Also measure training steps of the named models, or of all models: models of timm, transformers, monai, "
+        "pytorchvideo and torchaudio on a GPU, small models of transformers on a CPU.",
     ),
 ]
 

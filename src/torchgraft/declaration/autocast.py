@@ -23,6 +23,11 @@ _CASTABLE = frozenset((torch.float32, torch.float16, torch.bfloat16))
 Cast = Callable[[Sequence[Any]], Sequence[Any]]
 
 
+def is_enabled(device: str) -> bool:
+    """Whether autocast is on for a kind of device; PyTorch raises where a kind has none, as that without memory."""
+    return (device in AUTOCAST_KEYS or torch.amp.is_autocast_available(device)) and torch.is_autocast_enabled(device)
+
+
 def make_cast(rule: AutocastRule, arguments: Sequence[Argument], mixed: Sequence[str]) -> Cast:
     """Builds the function that casts an operator's arguments; it returns them unchanged if autocast is off.
 
@@ -31,12 +36,13 @@ def make_cast(rule: AutocastRule, arguments: Sequence[Argument], mixed: Sequence
         arguments: of the operator.
         mixed: those that may have another dtype than the first; they stay in float32 while the others are lowered.
     """
-    places = [place for place, argument in enumerate(arguments) if argument.holds_tensors]
-    may_stay = [argument.name in mixed for argument in arguments]
+    lowers = rule == "lower"
+    # Of each argument that holds tensors: its place, and whether it stays in float32 while others are lowered.
+    places = tuple(
+        (place, lowers and argument.name in mixed) for place, argument in enumerate(arguments) if argument.holds_tensors
+    )
 
-    def dtype_for(values: Sequence[Any], device: str) -> torch.dtype | None:
-        if rule == "lower":
-            return torch.get_autocast_dtype(device)
+    def promoted(values: Sequence[Any]) -> torch.dtype | None:
         found = None
         # float16 and bfloat16 meet in float32, as everywhere in PyTorch.
         for tensor in tensors_in(values):
@@ -44,24 +50,35 @@ def make_cast(rule: AutocastRule, arguments: Sequence[Argument], mixed: Sequence
                 found = tensor.dtype if found is None else torch.promote_types(found, tensor.dtype)
         return found
 
+    # Each call of a training step runs this, so it is written for few steps of Python.
     def cast(values: Sequence[Any]) -> Sequence[Any]:
-        device = next((tensor.device.type for tensor in tensors_in(values)), None)
-        # PyTorch raises an error where a kind of device has no autocast, such as that of tensors without memory.
-        if device is None or not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        first = values[places[0][0]] if places else None
+        if not isinstance(first, Tensor):
+            first = next(tensors_in(values), None)
+        if first is None or not is_enabled(first.device.type):
             return values
-        dtype = dtype_for(values, device)
-
-        def cast_one(value: Any, stays: bool) -> Any:
-            if not isinstance(value, Tensor) or value.dtype is dtype or value.dtype not in _CASTABLE:
-                return value
-            return value if stays and value.dtype is torch.float32 else value.to(dtype)
-
-        found = list(values)
-        for place in places:
-            value, stays = found[place], rule == "lower" and may_stay[place]
-            several = isinstance(value, (list, tuple))
-            found[place] = [cast_one(each, stays) for each in value] if several else cast_one(value, stays)
-        return found
+        dtype = torch.get_autocast_dtype(first.device.type) if lowers else promoted(values)
+        found = None
+        for place, stays in places:
+            value = values[place]
+            if isinstance(value, Tensor):
+                own = value.dtype
+                if own is dtype or own not in _CASTABLE or (stays and own is torch.float32):
+                    continue
+                replacement: Any = value.to(dtype)
+            elif isinstance(value, (list, tuple)):
+                replacement = [
+                    each.to(dtype)
+                    if isinstance(each, Tensor) and is_castable(each) and not (stays and each.dtype is torch.float32)
+                    else each
+                    for each in value
+                ]
+            else:
+                continue
+            if found is None:
+                found = list(values)
+            found[place] = replacement
+        return values if found is None else found
 
     return cast
 
