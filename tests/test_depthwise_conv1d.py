@@ -354,7 +354,7 @@ def test_gradients_that_pytorch_records_are_those_of_the_operator(input, weight,
         return [result, *grads, *second]
 
     found = derivatives()
-    assert found[0].grad_fn.name() == "ConvolutionOverrideableBackward0"
+    assert found[0].grad_fn.name() == "MpsConvolutionBackward0"
     recorders = dict(convolution.names.recorders)
     convolution.names.recorders.clear()
     try:
@@ -368,16 +368,15 @@ def test_gradients_that_pytorch_records_are_those_of_the_operator(input, weight,
 
 
 def test_what_is_not_depthwise_is_refused():
-    operator, (x, w) = torch.ops.aten.convolution_overrideable.default, (sequences(1, 4, 9), sequences(4, 1, 3))
-    assert torch.equal(operator(x, w, None, (1,), (1,), (1,), False, (0,), 4), depthwise_conv1d(x, w, None, 1, 1))
-    for stride, padding, transposed, groups, message in (
-        ((1,), (1,), False, 2, "compute depthwise convolutions, which are not transposed"),
-        ((1,), (1,), True, 4, "compute depthwise convolutions, which are not transposed"),
-        ((1, 1), (1,), False, 4, "stride and dilation must have 1 numbers and padding 1 or 2, got 2, 1 and 1"),
-        ((1,), (1, 1, 1), False, 4, "got 1, 1 and 3"),
+    operator, (x, w) = torch.ops.aten._mps_convolution.default, (sequences(1, 4, 9), sequences(4, 1, 3))
+    assert torch.equal(operator(x, w, None, (1,), (1,), (1,), 4), depthwise_conv1d(x, w, None, 1, 1))
+    for stride, padding, groups, message in (
+        ((1,), (1,), 2, "compute depthwise convolutions, which have a group for each of the 4 channels, got groups=2"),
+        ((1, 1), (1,), 4, "stride and dilation must have 1 numbers and padding 1 or 2, got 2, 1 and 1"),
+        ((1,), (1, 1, 1), 4, "got 1, 1 and 3"),
     ):
         with pytest.raises(RuntimeError, match=message):
-            operator(x, w, None, stride, padding, (1,), transposed, (0,), groups)
+            operator(x, w, None, padding, stride, (1,), groups)
 
 
 class TestLayer:

@@ -359,7 +359,7 @@ def test_gradients_that_pytorch_records_are_those_of_the_operator(input, weight,
         return [result, *grads, *second]
 
     found = derivatives()
-    assert found[0].grad_fn.name() == "ConvolutionOverrideableBackward0"
+    assert found[0].grad_fn.name() == "MpsConvolutionBackward0"
     recorders = dict(convolution.names.recorders)
     convolution.names.recorders.clear()
     try:
@@ -377,17 +377,16 @@ def test_only_devices_with_kernels_record_in_cpp():
 
 
 def test_what_is_not_depthwise_is_refused():
-    operator, (x, w) = torch.ops.aten.convolution_overrideable.default, (volumes(1, 4, 3, 4, 5), volumes(4, 1, 3, 3, 3))
-    ones, none = (1,) * 3, (0,)
-    assert torch.equal(operator(x, w, None, ones, ones, ones, False, none, 4), depthwise_conv3d(x, w, None, 1, 1))
-    for stride, padding, transposed, groups, message in (
-        (ones, ones, False, 2, "compute depthwise convolutions, which are not transposed"),
-        (ones, ones, True, 4, "compute depthwise convolutions, which are not transposed"),
-        ((1, 1), ones, False, 4, "stride and dilation must have 3 numbers and padding 3 or 6, got 2, 3 and 3"),
-        (ones, (1,) * 4, False, 4, "got 3, 3 and 4"),
+    operator, (x, w) = torch.ops.aten._mps_convolution.default, (volumes(1, 4, 3, 4, 5), volumes(4, 1, 3, 3, 3))
+    ones = (1,) * 3
+    assert torch.equal(operator(x, w, None, ones, ones, ones, 4), depthwise_conv3d(x, w, None, 1, 1))
+    for stride, padding, groups, message in (
+        (ones, ones, 2, "compute depthwise convolutions, which have a group for each of the 4 channels, got groups=2"),
+        ((1, 1), ones, 4, "stride and dilation must have 3 numbers and padding 3 or 6, got 2, 3 and 3"),
+        (ones, (1,) * 4, 4, "got 3, 3 and 4"),
     ):
         with pytest.raises(RuntimeError, match=message):
-            operator(x, w, None, stride, padding, ones, transposed, none, groups)
+            operator(x, w, None, padding, stride, ones, groups)
 
 
 class TestLayer:

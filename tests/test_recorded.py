@@ -13,8 +13,8 @@ from torchgraft.kernels import measured_choice
 from torchgraft.nn import DepthwiseConv2d
 from torchgraft.operators.depthwise_conv2d.operator import convolution, input_grad, weight_grad
 
-RECORDED = "ConvolutionOverrideableBackward0"
-OPERATOR = torch.ops.aten.convolution_overrideable.default
+RECORDED = "MpsConvolutionBackward0"
+OPERATOR = torch.ops.aten._mps_convolution.default
 
 pytestmark = pytest.mark.skipif("cpu" not in convolution.names.recorders, reason="the CPU library is not loaded")
 
@@ -168,20 +168,19 @@ def test_convolutions_of_pytorch_never_reach_it(groups, dtype):
     names = [event.name for event in profile.events()]
     assert "aten::conv2d" in names
     # The one is ours, and shows that the name would be seen.
-    assert [name for name in names if "overrideable" in name] == ["aten::convolution_overrideable"]
+    assert [name for name in names if "mps" in name] == ["aten::_mps_convolution"]
 
 
 def test_what_is_not_depthwise_is_refused():
     input, weight = torch.randn(1, 4, 5, 5), torch.randn(4, 1, 3, 3)
     pairs = (1, 1)
 
-    def call(input=input, weight=weight, stride=pairs, padding=pairs, dilation=pairs, transposed=False, groups=4):
-        return OPERATOR(input, weight, None, stride, padding, dilation, transposed, (0, 0), groups)
+    def call(input=input, weight=weight, stride=pairs, padding=pairs, dilation=pairs, groups=4):
+        return OPERATOR(input, weight, None, padding, stride, dilation, groups)
 
     assert torch.equal(call(), call(padding=(1, 1, 1, 1)))
-    for changed in ({"groups": 2}, {"transposed": True}):
-        with pytest.raises(RuntimeError, match="compute depthwise convolutions, which are not transposed"):
-            call(**changed)
+    with pytest.raises(RuntimeError, match="depthwise convolutions, which have a group for each of the 4 channels"):
+        call(groups=2)
     with pytest.raises(RuntimeError, match="weight must be \\(channels, 1, height, width\\)"):
         call(weight=torch.randn(4, 2, 3, 3))
     for changed, numbers in (
@@ -191,6 +190,6 @@ def test_what_is_not_depthwise_is_refused():
     ):
         with pytest.raises(RuntimeError, match=f"padding 2 or 4, got {numbers}"):
             call(**changed)
-    backward = torch.ops.aten.convolution_backward_overrideable.default
+    backward = torch.ops.aten.mps_convolution_backward.default
     with torch.no_grad(), pytest.raises(RuntimeError, match="output_mask must have 3 elements, got 2"):
-        backward(call(), input, weight, pairs, pairs, pairs, False, (0, 0), 4, (True, True))
+        backward(input, call(), weight, pairs, pairs, pairs, 4, (True, True))

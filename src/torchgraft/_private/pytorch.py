@@ -276,7 +276,7 @@ def callee_of(operator: Any) -> Any:
 
 
 def recorded_convolution(device: str) -> Any:
-    """PyTorch's convolution for devices that it does not know, which records its gradient in C++.
+    """PyTorch's convolution for Apple's GPUs, which records its gradient in C++.
 
     Args:
         device: the kind of device that it is to be called for.
@@ -285,10 +285,10 @@ def recorded_convolution(device: str) -> Any:
         What calls it; None where this PyTorch has no such operator, or no library gave both of its kernels.
     """
     key, has_kernel = DEVICE_KEYS[device], torch._C._dispatch_has_kernel_for_dispatch_key
-    forward, backward = "aten::convolution_overrideable", "aten::convolution_backward_overrideable"
+    forward, backward = "aten::_mps_convolution", "aten::mps_convolution_backward"
     try:
         if has_kernel(forward, key) and has_kernel(backward, f"Autograd{key}"):
-            return callee_of(torch.ops.aten.convolution_overrideable.default)
+            return torch._C._VariableFunctions._mps_convolution
     except (AttributeError, RuntimeError):
         pass
     return None

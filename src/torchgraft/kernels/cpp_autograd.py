@@ -1,8 +1,8 @@
 """Operators whose gradient PyTorch records in C++, so that calling them in training costs no Python.
 
-PyTorch has a convolution for devices that it does not know. It has a gradient in C++, which calls a second operator of
-that kind, and on CPU and CUDA neither has a kernel. A library of ours that has kernels for both gives an operator a way
-to be called there.
+PyTorch has a convolution for Apple's GPUs. It has a gradient in C++, which calls a second operator of that kind, and on
+CPU and CUDA neither has a kernel. A library of ours that has kernels for both gives an operator a way to be called
+there.
 
 The second kernel computes plain gradients in C++. Gradients that are recorded themselves, and those that a mode sees,
 it leaves to the operator's formula in Python. There a hook of saved tensors or a mode may raise, and PyTorch's C
@@ -35,8 +35,8 @@ def record_as_convolution(names: Names, bind: Callable[[Callable[..., Any]], Cal
     Args:
         names: of an operator; the libraries of its package are not loaded yet. Its arguments are input, weight, bias
             and the numbers of stride, padding and dilation.
-        bind: makes of PyTorch's convolution, `call(input, weight, bias, stride, padding, dilation, transposed,
-            output_padding, groups)`, a function of all arguments of the operator.
+        bind: makes of PyTorch's convolution, `call(input, weight, bias, padding, stride, dilation, groups)`, a function
+            of all arguments of the operator.
         rank: how many directions it has; no other operator that is called so has as many.
     """
 

@@ -377,7 +377,7 @@ def _record(call: Callable[..., Any]) -> Callable[..., Any]:
 
     def record(input: Tensor, weight: Tensor, bias: Tensor | None, *window: int) -> Any:
         weight, bias = in_one_dtype(weight, bias)
-        return call(input, weight, bias, window[:1], window[1:3], window[3:], False, (), input.shape[1])
+        return call(input, weight, bias, window[1:3], window[:1], window[3:], input.shape[1])
 
     return record
 

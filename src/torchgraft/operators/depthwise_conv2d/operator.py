@@ -381,7 +381,7 @@ def _record(call: Callable[..., Any]) -> Callable[..., Any]:
 
     def record(input: Tensor, weight: Tensor, bias: Tensor | None, *window: int) -> Any:
         weight, bias = in_one_dtype(weight, bias)
-        return call(input, weight, bias, window[:2], window[2:6], window[6:], False, (), input.shape[1])
+        return call(input, weight, bias, window[2:6], window[:2], window[6:], input.shape[1])
 
     return record
 

@@ -1,9 +1,11 @@
 // Convolutions whose gradient PyTorch records in C++, so that a layer in training costs no Python.
 //
-// PyTorch has two operators for devices that it does not know, aten::convolution_overrideable and
-// aten::convolution_backward_overrideable. The first has a gradient in C++, which calls the second; on CPU
-// and CUDA neither has a kernel, and PyTorch's own convolutions call neither. Ours stand there. The names are
-// everybody's, so what is not depthwise is refused.
+// PyTorch has two operators for Apple's GPUs, aten::_mps_convolution and aten::mps_convolution_backward. The
+// first has a gradient in C++, which calls the second; on CPU and CUDA neither has a kernel, and PyTorch's
+// own convolutions call neither. Ours stand there. The names are everybody's, so what is not depthwise is
+// refused. aten::convolution_overrideable and its gradient would do as well, but no function of Python's
+// calls that but the one for any operator, which takes 10 us to read three lists of integers;
+// torch._mps_convolution takes 2.
 //
 // Images (N, C, H, W), sequences (N, C, L) and volumes (N, C, D, H, W) come here. Device::Volumes is the
 // device of the host functions of volumes. Padding may have twice as many numbers as a kernel has directions:
@@ -30,8 +32,8 @@ template <size_t kRank>
 WindowOf<kRank> window_of(const Integers& stride, const Integers& padding, const Integers& dilation) {
   TORCHGRAFT_CHECK(stride.size() == kRank && dilation.size() == kRank &&
                        (padding.size() == kRank || padding.size() == 2 * kRank),
-                   "convolution_overrideable: stride and dilation must have ", kRank, " numbers and padding ",
-                   kRank, " or ", 2 * kRank, ", got ", stride.size(), ", ", dilation.size(), " and ",
+                   "_mps_convolution: stride and dilation must have ", kRank, " numbers and padding ", kRank,
+                   " or ", 2 * kRank, ", got ", stride.size(), ", ", dilation.size(), " and ",
                    padding.size());
   const size_t behind = padding.size() - kRank;
   WindowOf<kRank> window;
@@ -46,14 +48,14 @@ WindowOf<kRank> window_of(const Integers& stride, const Integers& padding, const
 
 // Throws where a convolution is none that the kernels compute.
 template <size_t kRank>
-void check_depthwise(const Tensor& input, const Tensor& weight, bool transposed, int64_t groups) {
+void check_depthwise(const Tensor& input, const Tensor& weight, int64_t groups) {
   check_dim(input, kRank + 2, "input");
   check_weight<kRank>(weight);
   TORCHGRAFT_CHECK(
-      !transposed && groups == input.size(1),
-      "convolution_overrideable: torchgraft's kernels compute depthwise convolutions, which are not "
-      "transposed and have a group for each of the ",
-      input.size(1), " channels, got transposed=", transposed ? "True" : "False", " and groups=", groups);
+      groups == input.size(1),
+      "_mps_convolution: torchgraft's kernels compute depthwise convolutions, which have a group "
+      "for each of the ",
+      input.size(1), " channels, got groups=", groups);
 }
 
 // The host functions as their raw names are registered: they take the fastest kernel where that is measured.
@@ -97,8 +99,8 @@ auto with_rank(const Tensor& tensor, const Function& function) {
 template <typename Device, size_t kRank>
 Tensor convolve_recorded(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                          const Integers& stride, const Integers& padding, const Integers& dilation,
-                         bool transposed, int64_t groups) {
-  check_depthwise<kRank>(input, weight, transposed, groups);
+                         int64_t groups) {
+  check_depthwise<kRank>(input, weight, groups);
   const WindowOf<kRank> window = window_of<kRank>(stride, padding, dilation);
   const internal::Measuring measuring(internal::switch_is_on());
   return std::apply(
@@ -107,12 +109,10 @@ Tensor convolve_recorded(const Tensor& input, const Tensor& weight, const std::o
 }
 
 template <typename Device>
-Tensor convolution_on(Tensor input, Tensor weight, std::optional<Tensor> bias, Integers stride,
-                      Integers padding, Integers dilation, bool transposed, Integers /*output_padding*/,
-                      int64_t groups) {
+Tensor convolution_on(Tensor input, Tensor weight, std::optional<Tensor> bias, Integers padding,
+                      Integers stride, Integers dilation, int64_t groups) {
   return with_rank<Device>(input, [&]<size_t kRank>(std::integral_constant<size_t, kRank>) {
-    return convolve_recorded<Device, kRank>(input, weight, bias, stride, padding, dilation, transposed,
-                                            groups);
+    return convolve_recorded<Device, kRank>(input, weight, bias, stride, padding, dilation, groups);
   });
 }
 
@@ -230,13 +230,12 @@ std::tuple<Tensor, Tensor, Tensor> differentiate_recorded(const Tensor& output_g
 
 // Python computes what is to be recorded, or to be seen by modes.
 template <typename Device>
-std::tuple<Tensor, Tensor, Tensor> convolution_backward_on(Tensor output_grad, Tensor input, Tensor weight,
-                                                           Integers stride, Integers padding,
-                                                           Integers dilation, bool transposed,
-                                                           Integers /*output_padding*/, int64_t groups,
+std::tuple<Tensor, Tensor, Tensor> convolution_backward_on(Tensor input, Tensor output_grad, Tensor weight,
+                                                           Integers padding, Integers stride,
+                                                           Integers dilation, int64_t groups,
                                                            std::vector<bool> wanted) {
   return with_rank<Device>(input, [&]<size_t kRank>(std::integral_constant<size_t, kRank>) {
-    check_depthwise<kRank>(input, weight, transposed, groups);
+    check_depthwise<kRank>(input, weight, groups);
     TORCHGRAFT_CHECK(wanted.size() == 3, "output_mask must have 3 elements, got ", wanted.size());
     const WindowOf<kRank> window = window_of<kRank>(stride, padding, dilation);
     if (aoti_torch_grad_mode_is_enabled() || a_mode_sees_operators(input)) {
@@ -250,19 +249,19 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward_on(Tensor output_grad, T
 
 // Registers both for a kind of device: TORCHGRAFT_RECORDED(CPU, Cpu). The backward operator stands before
 // PyTorch's autograd, whose own formula for its gradient would end in PyTorch's convolutions.
-#define TORCHGRAFT_RECORDED(DEVICE, TYPE)                                                                \
-  STABLE_TORCH_LIBRARY_IMPL(aten, DEVICE, library) {                                                     \
-    library.impl("convolution_overrideable", TORCH_BOX(&::torchgraft::depthwise::convolution_on<TYPE>)); \
-    library.impl("convolution_backward_overrideable",                                                    \
-                 TORCH_BOX(&::torchgraft::depthwise::convolution_backward_on<TYPE>));                    \
-  }                                                                                                      \
-  STABLE_TORCH_LIBRARY_IMPL(aten, Autograd##DEVICE, library) {                                           \
-    library.impl("convolution_backward_overrideable",                                                    \
-                 TORCH_BOX(&::torchgraft::depthwise::convolution_backward_on<TYPE>));                    \
-  }                                                                                                      \
-  STABLE_TORCH_LIBRARY_IMPL(torchgraft, CompositeImplicitAutograd, library) {                            \
-    library.impl("_a_mode_sees_" #DEVICE, TORCH_BOX(&::torchgraft::depthwise::answer<false>));           \
-  }                                                                                                      \
-  STABLE_TORCH_LIBRARY_IMPL(torchgraft, Python, library) {                                               \
-    library.impl("_a_mode_sees_" #DEVICE, TORCH_BOX(&::torchgraft::depthwise::answer<true>));            \
+#define TORCHGRAFT_RECORDED(DEVICE, TYPE)                                                        \
+  STABLE_TORCH_LIBRARY_IMPL(aten, DEVICE, library) {                                             \
+    library.impl("_mps_convolution", TORCH_BOX(&::torchgraft::depthwise::convolution_on<TYPE>)); \
+    library.impl("mps_convolution_backward",                                                     \
+                 TORCH_BOX(&::torchgraft::depthwise::convolution_backward_on<TYPE>));            \
+  }                                                                                              \
+  STABLE_TORCH_LIBRARY_IMPL(aten, Autograd##DEVICE, library) {                                   \
+    library.impl("mps_convolution_backward",                                                     \
+                 TORCH_BOX(&::torchgraft::depthwise::convolution_backward_on<TYPE>));            \
+  }                                                                                              \
+  STABLE_TORCH_LIBRARY_IMPL(torchgraft, CompositeImplicitAutograd, library) {                    \
+    library.impl("_a_mode_sees_" #DEVICE, TORCH_BOX(&::torchgraft::depthwise::answer<false>));   \
+  }                                                                                              \
+  STABLE_TORCH_LIBRARY_IMPL(torchgraft, Python, library) {                                       \
+    library.impl("_a_mode_sees_" #DEVICE, TORCH_BOX(&::torchgraft::depthwise::answer<true>));    \
   }

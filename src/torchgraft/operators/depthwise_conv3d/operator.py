@@ -392,7 +392,7 @@ def _record(call: Callable[..., Any]) -> Callable[..., Any]:
 
     def record(input: Tensor, weight: Tensor, bias: Tensor | None, *window: int) -> Any:
         weight, bias = in_one_dtype(weight, bias)
-        return call(input, weight, bias, window[:3], window[3:9], window[9:], False, (), input.shape[1])
+        return call(input, weight, bias, window[3:9], window[:3], window[9:], input.shape[1])
 
     return record
 
