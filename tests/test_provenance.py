@@ -256,6 +256,15 @@ def test_moved_and_renamed_files_keep_every_row(tree):
     assert tree.changed() == {"backward", "model"}, "layers call what now lies among them"
 
 
+def test_a_declaration_beside_that_of_its_folder_counts(tree):
+    step = tree.package / "operators/double/step.py"
+    step.write_text('step = Operator("pack::double_step(Tensor input) -> Tensor")\n')
+    assert tree.changed() == {"backward", "calls"}
+    tree.before = tree.rows()
+    step.write_text('step = Operator("pack::double_step(Tensor input, int n) -> Tensor")\n')
+    assert tree.changed() == {"backward", "calls"}
+
+
 def test_without_sources_there_is_no_hash(tree):
     # As in a wheel, which holds the declarations and no kernels.
     for path in tree.package.rglob("*.c*"):

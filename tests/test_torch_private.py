@@ -8,7 +8,7 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 
 import torchgraft
-from torchgraft._private import pytorch
+from torchgraft._private import dtensor_rules, pytorch
 
 
 def test_any_autocast():
@@ -119,10 +119,10 @@ def test_rules_of_dtensor():
     with pytorch.scoped_library("private", "FRAGMENT") as library:
         library.define("ruled(Tensor x) -> Tensor")
         overload = torch.ops.private.ruled.default
-        pytorch.register_sharding_rule(DTensor, overload, lambda schema: None, takes_lists=False)
-        pytorch.clear_sharding_cache(DTensor)
-    spec = pytorch.dtensor_spec(None, ())
-    answer = pytorch.output_sharding(
+        dtensor_rules.register_sharding_rule(DTensor, overload, lambda schema: None, takes_lists=False)
+        dtensor_rules.clear_sharding_cache(DTensor)
+    spec = dtensor_rules.dtensor_spec(None, ())
+    answer = dtensor_rules.output_sharding(
         spec, SimpleNamespace(op=overload, kwargs_schema={}), [spec], needs_redistribute=True
     )
     assert answer.output_spec is spec

@@ -66,7 +66,7 @@ class Sources:
             modules = sorted(room.glob("*.py"))
             if len(self._rooms) == 1 or any(schema.search(_text(path)) for path in modules):
                 has_kernel = (device.upper(), name) in _registered(_compiled(room, device))
-                declaration = [path for path in modules if path.stem == "operator"]
+                declaration = [path for path in modules if _declares(path)]
                 modules = self._layers(declaration or modules) if gradients or not has_kernel else []
                 return self._hash((path for path in modules if path.stem not in _INPUTS), [room], device, ran)
         return ""
@@ -81,7 +81,7 @@ class Sources:
 
     def of_calls(self, device: str) -> str:
         """Returns the hash of all that a call of any operator runs: the declarations and whatever they import."""
-        declared = [room / "operator.py" for room in self._rooms if (room / "operator.py").is_file()]
+        declared = [path for room in self._rooms for path in sorted(room.glob("*.py")) if _declares(path)]
         return self._hash(_reached(declared, self._imported), None, device)
 
     def kernels_among(self, names: Iterable[str]) -> tuple[str, ...]:
@@ -176,6 +176,11 @@ def _compiled(room: Path, device: str) -> list[Path]:
     depth = "**/" if (room / "__init__.py").is_file() else ""
     suffix = _SUFFIXES.get(device)
     return sorted(path.resolve() for path in room.glob(f"{depth}*{suffix}")) if suffix else []
+
+
+def _declares(path: Path) -> bool:
+    """Whether a module declares operators: operator.py, and each beside it that makes an `Operator`."""
+    return path.stem == "operator" or (path.with_name("operator.py").is_file() and " = Operator(" in _text(path))
 
 
 def _registered(sources: Iterable[Path]) -> set[tuple[str, str]]:

@@ -6,7 +6,7 @@ from torch import Tensor
 from torchgraft.arguments import flag, positive
 from torchgraft.nn.recording import refuse_scripting
 from torchgraft.operators.causal_conv1d import causal_conv1d, causal_conv1d_update
-from torchgraft.operators.causal_conv1d.operator import MOST_TAPS, Activation, is_silu
+from torchgraft.operators.causal_conv1d.arguments import MOST_TAPS, Activation, is_silu
 
 
 class CausalConv1d(torch.nn.Conv1d):

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchgraft._private import pytorch
+from torchgraft._private import dtensor_rules
 from torchgraft.declaration import Declaration
 from torchgraft.declaration.sharding import (
     PARTIAL,
@@ -111,13 +111,13 @@ def dtensor() -> Any:
 
 def clear_cache() -> None:
     """Makes DTensor ask the rules again."""
-    pytorch.clear_sharding_cache(dtensor())
+    dtensor_rules.clear_sharding_cache(dtensor())
 
 
 def _register(name: str, overloads: Sequence[Any]) -> None:
     takes_lists = any(each.is_list for each in _known[name].declaration.arguments) if name in _known else False
     for overload in overloads:
-        pytorch.register_sharding_rule(dtensor(), overload, _make_rule(name), takes_lists=takes_lists)
+        dtensor_rules.register_sharding_rule(dtensor(), overload, _make_rule(name), takes_lists=takes_lists)
 
 
 def _make_rule(name: str) -> Callable[[Any], Any]:
@@ -139,7 +139,7 @@ def _make_rule(name: str) -> Callable[[Any], Any]:
         counts = tuple(mesh.shape)
         if reason := call.gathered(here, counts):
             warnings.warn(f"{operator.name}: {reason}", PerformanceWarning, stacklevel=2)
-        metas = pytorch.metas_of_results(dtensor(), schema)
+        metas = dtensor_rules.metas_of_results(dtensor(), schema)
         ranks = [len(meta.shape) for meta in ([metas] if operator.output_count == 1 else metas)]
         cut = _cheapest(call, here, counts, ranks, [0 if spec is None else _bytes(spec) for spec in specs])
 
@@ -152,7 +152,7 @@ def _make_rule(name: str) -> Callable[[Any], Any]:
             for place, number in call.numbers(cut.letters, counts, values, at).items():
                 changed[place] = number
         outputs = tuple(_spec(mesh, where) for where in cut.results)
-        return pytorch.output_sharding(
+        return dtensor_rules.output_sharding(
             outputs[0] if operator.output_count == 1 else outputs,
             schema,
             changed,
@@ -307,7 +307,7 @@ def placement_of(placement: Placement) -> Any:
 
 
 def _spec(mesh: Any, placements: Sequence[Placement], meta: Any = None) -> Any:
-    return pytorch.dtensor_spec(mesh, tuple(map(placement_of, placements)), meta)
+    return dtensor_rules.dtensor_spec(mesh, tuple(map(placement_of, placements)), meta)
 
 
 def explain(declaration: Declaration, arguments: Sequence[Any], error: BaseException) -> None:

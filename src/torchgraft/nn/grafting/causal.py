@@ -20,7 +20,7 @@ from torchgraft.declaration import FLOATING
 from torchgraft.nn.grafting.functional import DEVICES
 from torchgraft.nn.recording import sizes_of
 from torchgraft.operators.causal_conv1d import causal_conv1d, causal_conv1d_update
-from torchgraft.operators.causal_conv1d.operator import MOST_TAPS, Activation
+from torchgraft.operators.causal_conv1d.arguments import MOST_TAPS, Activation
 
 Function = Callable[..., Any]
 # Computes a call from its arguments by name; returns NotImplemented for a call that is left to the other function.

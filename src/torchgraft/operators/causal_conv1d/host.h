@@ -45,7 +45,7 @@ const T* data_of(const std::optional<Tensor>& tensor) {
 }
 
 // Whether a tensor's results lie with their channels side by side. The Python twin is `_has_channels_last` in
-// operator.py.
+// arguments.py.
 inline bool has_channels_last(const Tensor& tensor) { return tensor.stride(1) == 1 && tensor.stride(2) != 1; }
 
 inline Tensor empty_of(int64_t batch, int64_t channels, int64_t length, bool channels_last,
@@ -89,8 +89,9 @@ std::optional<Tensor> readable_weight(const std::optional<Tensor>& tensor, const
   return tensor ? std::optional(readable_weight<T>(*tensor, name)) : std::nullopt;
 }
 
-// The messages are those of `explain` in operator.py: a C++ program without Python reads these. What is
-// wrong with numbers of dimensions, or with sizes that two tensors share, both say by the declared shapes.
+// The messages are those of `explain` in operator.py and update.py: a C++ program without Python reads these.
+// What is wrong with numbers of dimensions, or with sizes that two tensors share, both say by the declared
+// shapes.
 inline void check_state(const char* name, const Tensor& input, const std::optional<Tensor>& state,
                         const Sizes& sizes, const char* argument) {
   if (!state) return;

@@ -1,4 +1,4 @@
-"""The declarations of causal_conv1d, of its gradients, and of its step of decoding.
+"""The declarations of causal_conv1d and of its gradients. Its step of decoding is in update.py.
 
 Packed sequences come in two ways, and each has operators of its own: ids of elements, whose states have a row for each
 item of the batch, and offsets, whose states have a row for each sequence.
@@ -13,12 +13,16 @@ from torch import Tensor
 from torchgraft.arguments import flag, record_call, stands_for_tensor
 from torchgraft.operator import FLOATING, Operator
 from torchgraft.operators.causal_conv1d import flops, reference
+from torchgraft.operators.causal_conv1d.arguments import (
+    Activation,
+    check_dims,
+    contents,
+    dtypes_of,
+    is_silu,
+    like,
+    require_width,
+)
 from torchgraft.operators.shared import batch_as_channels, require, require_shape
-
-# The widest weight; sizes.h has the same.
-MOST_TAPS = 256
-
-Activation = Literal["silu"] | None
 
 
 @overload
@@ -147,108 +151,6 @@ def _causal_conv1d(
     )
 
 
-def causal_conv1d_update(
-    input: Tensor,
-    state: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    *,
-    activation: Activation = None,
-    cache_seqlens: Tensor | None = None,
-    state_indices: Tensor | None = None,
-) -> Tensor:
-    """Computes the next outputs of causal_conv1d from the last inputs, and keeps the new inputs: a step of decoding.
-
-    Args:
-        input: (batch, channels), or (batch, channels, length) for several elements at once.
-        state: (batch, channels, state_length), the last inputs, of at least width - 1 elements; with state_indices
-            (rows, channels, state_length). It is written to: without cache_seqlens its elements move to the front and
-            the new ones are put at their end.
-        weight: (channels, width), of a width of 1 to 256; may have another floating dtype than input, as for
-            causal_conv1d.
-        bias: (channels,); None: zero.
-        activation: 'silu', or None for none.
-        cache_seqlens: (batch,), int32, how many elements each sequence had before. The state is then a circular buffer:
-            element i of a sequence lies at i modulo state_length, and nothing moves.
-        state_indices: (batch,), int32, the row of the state of each entry of the batch, no row twice. A negative one
-            marks a padding entry, whose output is zero and which writes nothing. On a CUDA device an index that is
-            too large is taken for padding.
-
-    Returns:
-        The output, of the shape of input.
-
-    Raises:
-        TypeError: an argument has another type or dtype than these.
-        ValueError: shapes do not fit, the state is too short or expanded, there is no such activation; on a CPU,
-            state_indices has a row that is not there or the same one twice, or cache_seqlens is negative.
-    """
-    if stands_for_tensor(input):
-        # How many dimensions it has is known when the recorded graph runs.
-        return record_call(_causal_conv1d_update, input, state, weight, bias, activation, cache_seqlens, state_indices)
-    silu = is_silu("causal_conv1d_update", activation)
-    is_step = isinstance(input, Tensor) and input.dim() == 2
-    inputs = input.unsqueeze(2) if is_step else input
-    output = update.call(inputs, state, weight, bias, cache_seqlens, state_indices, silu)
-    return output.squeeze(2) if is_step else output
-
-
-@torch.fx.has_side_effect
-def _causal_conv1d_update(
-    input: Tensor,
-    state: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    activation: Activation,
-    cache_seqlens: Tensor | None,
-    state_indices: Tensor | None,
-) -> Tensor:
-    """Calls causal_conv1d_update; arguments by position, as a recorded graph passes them.
-
-    It writes to the state, so `torch.fx` must keep the call where nobody reads its result.
-    """
-    return causal_conv1d_update(
-        input,
-        state,
-        weight,
-        bias,
-        activation=activation,
-        cache_seqlens=cache_seqlens,
-        state_indices=state_indices,
-    )
-
-
-def is_silu(name: str, activation: Any) -> bool:
-    """Whether an activation is SiLU and not None; raises ValueError for any other."""
-    if activation is None:
-        return False
-    if not (isinstance(activation, str) and activation == "silu"):
-        raise ValueError(f"{name}: activation must be None or 'silu', got {activation!r}")
-    return True
-
-
-def _has_channels_last(tensor: Tensor) -> bool:
-    """Whether neighbouring channels are neighbours in memory, and neighbouring times are not."""
-    return tensor.stride(1) == 1 and tensor.stride(2) != 1
-
-
-def _like(tensor: Tensor, rows: int | None = None, length: int | None = None) -> Tensor:
-    """An empty tensor (rows, channels, length), laid out as a kernel lays out what belongs to another tensor.
-
-    Channels are neighbours in memory if they are in that tensor. The C++ twin is `empty_of` in host.h.
-    """
-    batch, channels, own = tensor.shape
-    rows, length = batch if rows is None else rows, own if length is None else length
-    if _has_channels_last(tensor):
-        return tensor.new_empty(rows, length, channels).transpose(1, 2)
-    return tensor.new_empty(rows, channels, length)
-
-
-def _check_dims(name: str, input: Tensor, weight: Tensor) -> None:
-    """Refuses tensors of another number of dimensions while an output is made up, where sizes may be symbols."""
-    torch._check(input.dim() == 3, lambda: f"{name}: input must have 3 dimensions, got {input.dim()}")
-    torch._check(weight.dim() == 2, lambda: f"{name}: weight must have 2 dimensions, got {weight.dim()}")
-
-
 def _output(
     input: Tensor,
     weight: Tensor,
@@ -257,8 +159,8 @@ def _output(
     seq_idx: Tensor | None,
     silu: bool,
 ) -> tuple[Tensor, Tensor]:
-    _check_dims("causal_conv1d", input, weight)
-    return _like(input), _like(input, length=weight.shape[1] - 1)
+    check_dims("causal_conv1d", input, weight)
+    return like(input), like(input, length=weight.shape[1] - 1)
 
 
 def _packed_output(
@@ -269,17 +171,17 @@ def _packed_output(
     cu_seqlens: Tensor,
     silu: bool,
 ) -> tuple[Tensor, Tensor]:
-    _check_dims("causal_conv1d_packed", input, weight)
-    return _like(input), _like(input, cu_seqlens.shape[0] - 1, weight.shape[1] - 1)
+    check_dims("causal_conv1d_packed", input, weight)
+    return like(input), like(input, cu_seqlens.shape[0] - 1, weight.shape[1] - 1)
 
 
 def _grads(
     input: Tensor, weight: Tensor, initial_state: Tensor | None, rows: int, dtype: torch.dtype | None
 ) -> tuple[Tensor, ...]:
     channels, width = weight.shape
-    state = _like(input, rows, width - 1) if initial_state is None else _like(initial_state)
+    state = like(input, rows, width - 1) if initial_state is None else like(initial_state)
     weight_grad = input.new_empty(channels, width, dtype=dtype)
-    return _like(input), weight_grad, input.new_empty(channels, dtype=dtype), state
+    return like(input), weight_grad, input.new_empty(channels, dtype=dtype), state
 
 
 def _backward_output(
@@ -293,7 +195,7 @@ def _backward_output(
     silu: bool,
     dtype: torch.dtype | None,
 ) -> tuple[Tensor, ...]:
-    _check_dims("causal_conv1d_backward", input, weight)
+    check_dims("causal_conv1d_backward", input, weight)
     return _grads(input, weight, initial_state, input.shape[0], dtype)
 
 
@@ -308,28 +210,8 @@ def _packed_backward_output(
     silu: bool,
     dtype: torch.dtype | None,
 ) -> tuple[Tensor, ...]:
-    _check_dims("causal_conv1d_packed_backward", input, weight)
+    check_dims("causal_conv1d_packed_backward", input, weight)
     return _grads(input, weight, initial_state, cu_seqlens.shape[0] - 1, dtype)
-
-
-def _update_output(
-    input: Tensor,
-    state: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    cache_seqlens: Tensor | None,
-    state_indices: Tensor | None,
-    silu: bool,
-) -> Tensor:
-    _check_dims("causal_conv1d_update", input, weight)
-    return _like(input)
-
-
-def _require_width(name: str, weight: Tensor) -> int:
-    """The width of a weight. Raises ValueError if no kernel has so many taps."""
-    width = weight.shape[1]
-    require(1 <= width <= MOST_TAPS, name, f"weight must have a width of 1 to {MOST_TAPS}, got {width}")
-    return width
 
 
 def _explain_states(
@@ -341,20 +223,10 @@ def _explain_states(
     final_state_grad: Tensor | None = None,
 ) -> None:
     """Raises ValueError if states do not fit the other tensors."""
-    width = _require_width(name, weight)
+    width = require_width(name, weight)
     state = sequences, weight.shape[0], width - 1
     for argument, tensor in (("initial_state", initial_state), ("final_state_grad", final_state_grad)):
         require_shape(name, argument, tensor, state, f" for a weight of width {width}")
-
-
-def _contents(indices: Tensor | None) -> list[int]:
-    """The values of a tensor of indices; none if they are on a device that would have to be waited for."""
-    if indices is None or indices.device.type != "cpu":
-        return []
-    try:
-        return indices.tolist()
-    except RuntimeError:  # a tensor that stands for others, as a DTensor does
-        return []
 
 
 def _explain_ids(
@@ -384,7 +256,7 @@ def _explain_offsets(
     require(sequences >= 0, name, "cu_seqlens must have one element more than there are sequences, got 0")
     require(sequences > 0 or length == 0, name, f"cu_seqlens has no sequence for a length of {length}")
     _explain_states(name, weight, initial_state, sequences, *grads)
-    offsets = _contents(cu_seqlens)
+    offsets = contents(cu_seqlens)
     if offsets:
         is_right = offsets[0] == 0 and offsets[-1] == length and offsets == sorted(offsets)
         require(is_right, name, f"cu_seqlens must begin with 0, never fall, and end with {length}, got {offsets}")
@@ -428,36 +300,6 @@ def _explain_packed_backward(output_grad: Tensor, final_state_grad: Tensor | Non
     *tensors, _, dtype = rest
     _explain_dtype("causal_conv1d_packed_backward", dtype)
     _explain_offsets("causal_conv1d_packed_backward", *tensors, output_grad, final_state_grad)
-
-
-def _explain_update(
-    input: Tensor,
-    state: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    cache_seqlens: Tensor | None,
-    state_indices: Tensor | None,
-    silu: bool,
-) -> None:
-    name = "causal_conv1d_update"
-    past, of_state = _require_width(name, weight) - 1, tuple(state.shape)
-    require(of_state[2] >= past, name, f"state must keep {past} times or more, got {of_state}")
-    require(
-        state_indices is not None or of_state[0] == input.shape[0],
-        name,
-        f"state must have {input.shape[0]} rows, as input has such a batch, got {of_state}",
-    )
-    # Tensors of other layouts have no strides.
-    steps = state.stride() if state.layout == torch.strided else of_state
-    is_expanded = any(size > 1 and step == 0 for size, step in zip(of_state, steps, strict=True))
-    require(not is_expanded, name, "state is written to, and must not be expanded: clone it first")
-    lengths = _contents(cache_seqlens)
-    require(min(lengths, default=0) >= 0, name, f"cache_seqlens must not be negative, got {lengths}")
-    places = [place for place in _contents(state_indices) if place >= 0]
-    is_there = max(places, default=-1) < of_state[0]
-    require(is_there, name, f"state_indices must be below the {of_state[0]} rows of state, got {places}")
-    once = len(set(places)) == len(places)
-    require(once, name, f"state_indices must name each row of state once at most, got {places}")
 
 
 def _make_gradient(by_offsets: bool) -> Callable[..., tuple[Tensor | None, ...]]:
@@ -507,17 +349,7 @@ def _make_vmap(into: Sequence[int], results: Sequence[int]) -> Callable[..., tup
 _CALL = "Tensor input, Tensor weight, Tensor? bias, Tensor? initial_state"
 _SIZES = "batch channels length, channels width, channels"
 _GRADS = "(Tensor input_grad, Tensor weight_grad, Tensor bias_grad, Tensor initial_state_grad)"
-_INDICES = {
-    "seq_idx": (torch.int32,),
-    "cu_seqlens": (torch.int32, torch.int64),
-    "cache_seqlens": (torch.int32,),
-    "state_indices": (torch.int32,),
-}
 _NEIGHBOURS = "; neighbouring times are on another device then"
-
-
-def _dtypes(*names: str) -> dict[str, Sequence[torch.dtype]]:
-    return {name: _INDICES.get(name, FLOATING) for name in names}
 
 
 _FORWARD_NAMES = ("input", "weight", "bias", "initial_state")
@@ -531,7 +363,7 @@ convolution = Operator(
     gradient=_make_gradient(False),
     # As PyTorch's convolutions are.
     autocast="lower",
-    dtypes=_dtypes(*_FORWARD_NAMES, "seq_idx"),
+    dtypes=dtypes_of(*_FORWARD_NAMES, "seq_idx"),
     mixed=("weight", "bias"),
     vmap=_make_vmap((1, 0, 0, 1), (1, 1)),
     sharding=f"N C _, C _, C, N C _, N _ -> N C _, N C _{_NEIGHBOURS}",
@@ -548,7 +380,7 @@ backward: Operator = Operator(
     output=_backward_output,
     # Second derivatives are rare, and need no kernel.
     gradient="reference",
-    dtypes=_dtypes(*_BACKWARD_NAMES, "seq_idx"),
+    dtypes=dtypes_of(*_BACKWARD_NAMES, "seq_idx"),
     mixed=("weight", "bias"),
     vmap=_make_vmap((1, 1, 1, 0, 0, 1), (1, 0, 0, 1)),
     sharding=f"N C _, N C _, N C _, C _, C, N C _, N _ -> N C _, C _, C, N C _{_NEIGHBOURS}",
@@ -563,7 +395,7 @@ packed = Operator(
     output=_packed_output,
     gradient=_make_gradient(True),
     autocast="lower",
-    dtypes=_dtypes(*_FORWARD_NAMES, "cu_seqlens"),
+    dtypes=dtypes_of(*_FORWARD_NAMES, "cu_seqlens"),
     mixed=("weight", "bias"),
     vmap=_make_vmap((1, 0, 0, 1), (1, 1)),
     sharding=f"_ C _, C _, C, _ C _, _ -> _ C _, _ C _{_NEIGHBOURS}",
@@ -578,22 +410,10 @@ packed_backward: Operator = Operator(
     shapes=f"batch channels length, sequences channels _, {_SIZES}, sequences channels _, _ -> {_SIZES}, _ channels _",
     output=_packed_backward_output,
     gradient="reference",
-    dtypes=_dtypes(*_BACKWARD_NAMES, "cu_seqlens"),
+    dtypes=dtypes_of(*_BACKWARD_NAMES, "cu_seqlens"),
     mixed=("weight", "bias"),
     vmap=_make_vmap((1, 1, 1, 0, 0, 1), (1, 0, 0, 1)),
     sharding=f"_ C _, _ C _, _ C _, C _, C, _ C _, _ -> _ C _, C _, C, _ C _{_NEIGHBOURS}",
     flops=flops.backward,
     explain=_explain_packed_backward,
-)
-
-update = Operator(
-    "torchgraft::causal_conv1d_update(Tensor input, Tensor(a!) state, Tensor weight, Tensor? bias,"
-    " Tensor? cache_seqlens, Tensor? state_indices, bool silu) -> Tensor",
-    reference=reference.causal_conv1d_update,
-    shapes="batch channels length, rows channels _, channels width, channels, batch, batch -> batch channels length",
-    output=_update_output,
-    dtypes=_dtypes("input", "state", "weight", "bias", "cache_seqlens", "state_indices"),
-    mixed=("weight", "bias"),
-    flops=flops.update,
-    explain=_explain_update,
 )

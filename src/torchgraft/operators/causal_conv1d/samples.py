@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from torchgraft.operators.causal_conv1d.operator import MOST_TAPS
+from torchgraft.operators.causal_conv1d.arguments import MOST_TAPS
 from torchgraft.sampling import Benchmark, Budget, Drawn, Packed, Sample, Samples, any_size, draw_packed
 
 

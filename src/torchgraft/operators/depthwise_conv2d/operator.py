@@ -64,8 +64,7 @@ def depthwise_conv2d(
             of these dtypes: they are then rounded to the dtype of input, and their gradients have their own.
         bias: (C * m), or None.
         stride: pixels between outputs, one number or (height, width).
-        padding: zeros around the image, one number or (height, width); 'valid' for none; 'same' for as much as keeps
-            the size, with stride 1.
+        padding: zeros around the image, a number or (height, width); 'valid': none; 'same': keeps the size (stride 1).
         dilation: pixels between the taps of a kernel, one number or (height, width).
         groups: the channels that input must have. None: any number of which weight has a multiple.
 

@@ -1,7 +1,7 @@
 // causal_conv1d on CPU where neighbouring times are neighbours in memory: a lane of a vector is a time, and a
 // unit of work is a channel of a group of sequences.
 
-#include "tile.h"
+#include "units.h"
 
 namespace torchgraft::causal_conv1d {
 

@@ -1,7 +1,7 @@
 // causal_conv1d on CPU where neighbouring channels are neighbours in memory: a lane of a vector is a channel,
 // and a unit of work is a tile of channels over a group of stretches of time.
 
-#include "tile.h"
+#include "units.h"
 
 namespace torchgraft::causal_conv1d {
 

@@ -3,7 +3,7 @@
 // A unit of work is a tile of channels of an item: it gathers what the convolution reads from the state and
 // the input, computes, scatters the results, and writes the state last.
 
-#include "tile.h"
+#include "units.h"
 
 namespace torchgraft::causal_conv1d {
 namespace {

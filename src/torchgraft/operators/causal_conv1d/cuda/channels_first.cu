@@ -9,7 +9,7 @@
 // items in order, and sums up the gradients of the channel's weight and bias. The last thread of a warp owns
 // none there: it computes what the one before it needs, and the next warp begins with the same chunk.
 
-#include "kernels.cuh"
+#include "chunk.cuh"
 
 namespace torchgraft::causal_conv1d {
 namespace {
@@ -18,8 +18,6 @@ constexpr int kThreads = 256;
 // Backward, blocks are small: while one waits for memory the others compute.
 constexpr int kBackwardThreads = 128;
 constexpr int kBackwardWarps = kBackwardThreads / 32;
-// The threads of a warp.
-constexpr unsigned kAll = 0xffffffffu;
 // A warp owns all but one of the chunks that it reads backward.
 constexpr int kOwned = 31;
 // So many blocks of the backward pass keep a multiprocessor busy to the end.
@@ -44,91 +42,6 @@ template <typename T>
 inline constexpr int kBlocksBackward = sizeof(T) == 8   ? 1
                                        : sizeof(T) == 2 ? 6
                                                         : 7;
-
-// The distance of a row's first element from the boundary of a chunk before it.
-template <int kOwn, typename T>
-__host__ __device__ int misalignment(const T* row) {
-  return static_cast<int>(reinterpret_cast<uintptr_t>(row) / sizeof(T) % kOwn);
-}
-
-// Elements before a chunk that its warp's first thread reads together; a convolution needs three at most.
-constexpr int kBefore = 4;
-
-// Where a chunk lies in its row. It is read in one vector where all of it is in the row, and else element by
-// element.
-template <int kOwn, bool kVectors>
-struct Place {
-  int first, length;
-
-  __device__ bool is_whole() const { return first >= 0 && first + kOwn <= length; }
-  __device__ bool is_vector() const { return kVectors && is_whole(); }
-  // The same of what lies before it.
-  __device__ bool is_vector_before() const { return kVectors && first >= kBefore && first <= length; }
-};
-
-template <typename T, int kOwn>
-struct Inputs {
-  Packed<T, kOwn> own;
-  Packed<T, kBefore> before;
-
-  template <bool kVectors>
-  __device__ void load(const T* row, const Place<kOwn, kVectors>& place) {
-    if (place.is_vector()) own.load(row + place.first);
-    if (threadIdx.x % 32 == 0 && place.is_vector_before()) before.load(row + place.first - kBefore);
-  }
-};
-
-// Some elements of a row from a time on; zeros stand for those outside.
-template <int kCount, typename T, typename A>
-__device__ void load_singly(A* values, const T* row, int first, int length) {
-#pragma unroll
-  for (int k = 0; k < kCount; ++k) {
-    values[k] = is_inside(first + k, length) ? static_cast<A>(row[first + k]) : A{0};
-  }
-}
-
-// The elements of a chunk.
-template <typename T, typename A, int kOwn, bool kVectors>
-__device__ void unpack(A* values, const Packed<T, kOwn>& own, const T* row,
-                       const Place<kOwn, kVectors>& place) {
-  if (place.is_vector()) {
-#pragma unroll
-    for (int k = 0; k < kOwn; ++k) values[k] = own[k];
-  } else {
-    load_singly<kOwn>(values, row, place.first, place.length);
-  }
-}
-
-// The elements of a chunk behind those before it, in which the past stands for what lies before the row.
-// `state_of` says where that begins, or null. All threads of a warp call it together.
-template <typename T, typename A, int kPast, int kOwn, bool kVectors, typename StateOf>
-__device__ void unpack_inputs(A (&values)[kPast + kOwn], const Inputs<T, kOwn>& loaded, const T* row,
-                              const Place<kOwn, kVectors>& place, const StateOf& state_of,
-                              int64_t state_step) {
-  unpack(values + kPast, loaded.own, row, place);
-#pragma unroll
-  for (int k = 0; k < kPast; ++k) values[k] = __shfl_up_sync(kAll, values[kOwn + k], 1);
-  if (threadIdx.x % 32 == 0) {
-    if (place.is_vector_before()) {
-#pragma unroll
-      for (int k = 0; k < kPast; ++k) values[k] = loaded.before[kBefore - kPast + k];
-    } else {
-      load_singly<kPast>(values, row, place.first - kPast, place.length);
-    }
-  }
-  // Those of a row's first thread came from another row.
-#pragma unroll
-  for (int k = 0; k < kPast; ++k) values[k] = place.first + k < kPast ? A{0} : values[k];
-  if (place.first >= kPast) return;
-  const T* state = state_of();
-  if (state == nullptr) return;
-#pragma unroll
-  for (int j = 0; j < kPast; ++j) {
-    const A past = static_cast<A>(state[j * state_step]);
-#pragma unroll
-    for (int k = 0; k < kPast + kOwn; ++k) values[k] = place.first + k == j ? past : values[k];
-  }
-}
 
 template <typename T, int kWidth, bool kVectors>
 __global__ void __launch_bounds__(kThreads, kBlocksForward<T>)
@@ -233,138 +146,207 @@ struct BackwardChunk {
   }
 };
 
+// The work of a thread of the backward pass.
 template <typename T, int kWidth, bool kVectors>
-__global__ void __launch_bounds__(kBackwardThreads, kBlocksBackward<T>)
-    backward_kernel(Backward<T> call, accumulate_t<T>* partials, FastDivisor chunks, int count, int share) {
+class BackwardThread {
+ public:
   using A = accumulate_t<T>;
-  constexpr bool kReadsAhead = sizeof(T) == 2;
-  constexpr int kOwn = kChunkBackward<T>, kPast = kWidth - 1;
-  const int channels = static_cast<int>(call.sizes.channels), length = static_cast<int>(call.sizes.length);
-  const int part = static_cast<int>(blockIdx.x) / channels;
-  const int channel = static_cast<int>(blockIdx.x) - part * channels;
-  A weight[kWidth];
-#pragma unroll
-  for (int tap = 0; tap < kWidth; ++tap) weight[tap] = static_cast<A>(call.weight[channel * kWidth + tap]);
-  const A bias = call.bias == nullptr ? A{0} : static_cast<A>(call.bias[channel]);
-  // One sum for each tap, and one for the bias.
-  A sums[kWidth + 1] = {};
 
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int end = min(count, (part + 1) * share), step = static_cast<int>(blockDim.x) / 32 * kOwned;
-  // A thread without a chunk goes through the last one.
-  const auto index_of = [&](int begin) { return min(begin + lane, count - 1); };
-  int begin = part * share + warp * kOwned;
-  BackwardChunk<T, kVectors> next;
-  if (kReadsAhead && begin < end) next.load(call, chunks, channel, kPast, index_of(begin));
-  for (; begin < end; begin += step) {
-    if (!kReadsAhead) next.load(call, chunks, channel, kPast, index_of(begin));
-    const int item = next.item, chunk = next.chunk;
-    const Place<kOwn, kVectors> place = next.place;
-    const int first = place.first;
-
-    // The final state holds the last elements of a row, or of the past where the row is shorter. Its
-    // gradients are read long before they are used.
-    const bool goes_on = next.is_in_final_state(call, kPast);
-    T of_final_state[kPast];
-    if (goes_on) {
-      const T* from = row_of(call.final_state_grad, item, channel);
+  __device__ __forceinline__ BackwardThread(const Backward<T>& call, const FastDivisor& chunks, int count)
+      : call_(call),
+        chunks_(chunks),
+        count_(count),
+        channels_(static_cast<int>(call.sizes.channels)),
+        length_(static_cast<int>(call.sizes.length)),
+        part_(static_cast<int>(blockIdx.x) / channels_),
+        channel_(static_cast<int>(blockIdx.x) - part_ * channels_) {
 #pragma unroll
-      for (int j = 0; j < kPast; ++j) of_final_state[j] = from[j * call.final_state_grad.time];
+    for (int tap = 0; tap < kWidth; ++tap) {
+      weight_[tap] = static_cast<A>(call.weight[channel_ * kWidth + tap]);
     }
-    A values[kPast + kOwn], grads[kOwn + kPast];
-    unpack_inputs<T, A, kPast>(
-        values, next.input, row_of(call.input, item, channel), place,
-        [&] { return channel_of(call.initial_state, item, channel); }, call.initial_state.time);
-    unpack(grads, next.output_grad, row_of(call.output_grad, item, channel), place);
-    if (kReadsAhead && begin + step < end) next.load(call, chunks, channel, kPast, index_of(begin + step));
-    // The gradient of each sum before SiLU.
-    if (call.silu) {
-#pragma unroll
-      for (int k = 0; k < kOwn; ++k) {
-        A sum = bias;
-#pragma unroll
-        for (int tap = 0; tap < kWidth; ++tap) sum += weight[tap] * values[k + tap];
-        grads[k] *= silu_slope<T>(sum);
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < kPast; ++k) grads[kOwn + k] = __shfl_down_sync(kAll, grads[k], 1);
-    if (lane >= kOwned || begin + lane >= end) continue;
+    bias_ = call.bias == nullptr ? A{0} : static_cast<A>(call.bias[channel_]);
+  }
 
-    // Products with what lies outside the row are left out, rather than made zero: the other factor may be
-    // infinite.
-    A results[kOwn];
-    const auto multiply = [&](auto is_whole) {
-      const auto counts = [&](int k) { return (is_whole && k < kOwn) || is_inside(first + k, length); };
-#pragma unroll
-      for (int k = 0; k < kOwn; ++k) {
-        results[k] = 0;
-#pragma unroll
-        for (int tap = 0; tap < kWidth; ++tap) {
-          if (counts(k + kPast - tap)) results[k] += weight[tap] * grads[k + kPast - tap];
-          if (counts(k)) sums[tap] += grads[k] * values[k + tap];
-        }
-        if (counts(k)) sums[kWidth] += grads[k];
-      }
+  // Goes through the thread's chunks, every so many of its block's `share`.
+  __device__ __forceinline__ void run(int share) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    const int end = min(count_, (part_ + 1) * share), step = static_cast<int>(blockDim.x) / 32 * kOwned;
+    // A thread without a chunk goes through the last one.
+    const auto load_next = [&](int begin) {
+      next_.load(call_, chunks_, channel_, kPast, min(begin + lane, count_ - 1));
     };
-    if (place.is_whole()) {
-      multiply(std::true_type{});
-    } else {
-      multiply(std::false_type{});
-    }
-    // Adds the gradients of the final state to those of the elements that it holds. Mostly a row ends where
-    // its last chunk does.
-    if (goes_on && first + kOwn == length) {
+    int begin = part_ * share + warp * kOwned;
+    if (kReadsAhead && begin < end) load_next(begin);
+    for (; begin < end; begin += step) {
+      if (!kReadsAhead) load_next(begin);
+      Chunk chunk(next_);
+      load_final_state_grad(chunk);
+      unpack_next(chunk);
+      if (kReadsAhead && begin + step < end) load_next(begin + step);
+      if (call_.silu) multiply_by_slopes(chunk);
 #pragma unroll
-      for (int j = 0; j < kPast; ++j) results[kOwn - kPast + j] += static_cast<A>(of_final_state[j]);
-    } else if (goes_on) {
+      for (int k = 0; k < kPast; ++k) chunk.grads[kOwn + k] = __shfl_down_sync(kAll, chunk.grads[k], 1);
+      if (lane >= kOwned || begin + lane >= end) continue;
+
+      A results[kOwn];
+      if (chunk.place.is_whole()) {
+        multiply<true>(results, chunk);
+      } else {
+        multiply<false>(results, chunk);
+      }
+      add_final_state_grad(results, chunk);
+      store(results, chunk);
+      if (chunk.index == 0) store_state_grad(chunk);
+    }
+  }
+
+  // Leaves the sums of the block.
+  __device__ __forceinline__ void store_sums(A* partials) {
+    const A total = sum_of_block(sums_);
+    if (threadIdx.x <= kWidth)
+      partials[static_cast<int64_t>(blockIdx.x) * (kWidth + 1) + threadIdx.x] = total;
+  }
+
+ private:
+  using Next = BackwardChunk<T, kVectors>;
+  static constexpr bool kReadsAhead = sizeof(T) == 2;
+  static constexpr int kOwn = kChunkBackward<T>, kPast = kWidth - 1;
+
+  // A chunk that is being computed.
+  struct Chunk {
+    const int item, index;
+    const Place<kOwn, kVectors> place;
+    const int first;
+    bool goes_on;             // whether the final state holds some of its elements
+    T of_final_state[kPast];  // gradients of the final state
+    A values[kPast + kOwn];   // inputs, behind those before the chunk
+    A grads[kOwn + kPast];    // gradients of the sums before SiLU, and of those behind the chunk
+
+    __device__ __forceinline__ explicit Chunk(const Next& next)
+        : item(next.item), index(next.chunk), place(next.place), first(place.first) {}
+  };
+
+  // The final state holds the last elements of a row, or of the past where the row is shorter. Its gradients
+  // are read long before they are used.
+  __device__ __forceinline__ void load_final_state_grad(Chunk& chunk) const {
+    chunk.goes_on = next_.is_in_final_state(call_, kPast);
+    if (chunk.goes_on) {
+      const T* from = row_of(call_.final_state_grad, chunk.item, channel_);
+#pragma unroll
+      for (int j = 0; j < kPast; ++j) chunk.of_final_state[j] = from[j * call_.final_state_grad.time];
+    }
+  }
+
+  __device__ __forceinline__ void unpack_next(Chunk& chunk) const {
+    unpack_inputs<T, A, kPast>(
+        chunk.values, next_.input, row_of(call_.input, chunk.item, channel_), chunk.place,
+        [&] { return channel_of(call_.initial_state, chunk.item, channel_); }, call_.initial_state.time);
+    unpack(chunk.grads, next_.output_grad, row_of(call_.output_grad, chunk.item, channel_), chunk.place);
+  }
+
+  // Makes gradients of the sums before SiLU of those behind it.
+  __device__ __forceinline__ void multiply_by_slopes(Chunk& chunk) const {
+#pragma unroll
+    for (int k = 0; k < kOwn; ++k) {
+      A sum = bias_;
+#pragma unroll
+      for (int tap = 0; tap < kWidth; ++tap) sum += weight_[tap] * chunk.values[k + tap];
+      chunk.grads[k] *= silu_slope<T>(sum);
+    }
+  }
+
+  // Products with what lies outside the row are left out, rather than made zero: the other factor may be
+  // infinite.
+  template <bool kWhole>
+  __device__ __forceinline__ void multiply(A (&results)[kOwn], const Chunk& chunk) {
+    const auto counts = [&](int k) { return (kWhole && k < kOwn) || is_inside(chunk.first + k, length_); };
+#pragma unroll
+    for (int k = 0; k < kOwn; ++k) {
+      results[k] = 0;
+#pragma unroll
+      for (int tap = 0; tap < kWidth; ++tap) {
+        if (counts(k + kPast - tap)) results[k] += weight_[tap] * chunk.grads[k + kPast - tap];
+        if (counts(k)) sums_[tap] += chunk.grads[k] * chunk.values[k + tap];
+      }
+      if (counts(k)) sums_[kWidth] += chunk.grads[k];
+    }
+  }
+
+  // Adds the gradients of the final state to those of the elements that it holds. Mostly a row ends where its
+  // last chunk does.
+  __device__ __forceinline__ void add_final_state_grad(A (&results)[kOwn], const Chunk& chunk) const {
+    if (chunk.goes_on && chunk.first + kOwn == length_) {
+#pragma unroll
+      for (int j = 0; j < kPast; ++j) {
+        results[kOwn - kPast + j] += static_cast<A>(chunk.of_final_state[j]);
+      }
+    } else if (chunk.goes_on) {
 #pragma unroll
       for (int j = 0; j < kPast; ++j) {
 #pragma unroll
         for (int k = 0; k < kOwn; ++k) {
-          if (first + k == length - kPast + j) results[k] += static_cast<A>(of_final_state[j]);
+          if (chunk.first + k == length_ - kPast + j) results[k] += static_cast<A>(chunk.of_final_state[j]);
         }
-      }
-    }
-    T* input_grad = row_of(call.input_grad, item, channel);
-    if (place.is_vector()) {
-      Packed<T, kOwn>(results).store(input_grad + first);
-    } else {
-#pragma unroll
-      for (int k = 0; k < kOwn; ++k) {
-        if (is_inside(first + k, length)) input_grad[first + k] = static_cast<T>(results[k]);
-      }
-    }
-
-    if (chunk == 0) {
-      T* state_grad = row_of(call.initial_state_grad, item, channel);
-      // Gradients of the first times, which may lie anywhere in the chunk.
-      A earliest[kPast];
-#pragma unroll
-      for (int time = 0; time < kPast; ++time) {
-#pragma unroll
-        for (int k = time; k < kOwn + kPast; ++k) {
-          if (k == time || first + k == time) earliest[time] = grads[k];
-        }
-      }
-#pragma unroll
-      for (int j = 0; j < kPast; ++j) {
-        A result = 0;
-#pragma unroll
-        for (int tap = 0; tap <= j; ++tap) {
-          if (goes_on && j - tap == length) result += static_cast<A>(of_final_state[tap]);
-        }
-#pragma unroll
-        for (int tap = 0; tap <= j; ++tap) {
-          if (j - tap < length) result += weight[tap] * earliest[j - tap];
-        }
-        state_grad[j * call.initial_state_grad.time] = static_cast<T>(result);
       }
     }
   }
 
-  const A total = sum_of_block(sums);
-  if (threadIdx.x <= kWidth) partials[static_cast<int64_t>(blockIdx.x) * (kWidth + 1) + threadIdx.x] = total;
+  __device__ __forceinline__ void store(const A (&results)[kOwn], const Chunk& chunk) const {
+    T* input_grad = row_of(call_.input_grad, chunk.item, channel_);
+    if (chunk.place.is_vector()) {
+      Packed<T, kOwn>(results).store(input_grad + chunk.first);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kOwn; ++k) {
+        if (is_inside(chunk.first + k, length_)) input_grad[chunk.first + k] = static_cast<T>(results[k]);
+      }
+    }
+  }
+
+  // Stores the gradient of the initial state, of which the first chunk of a row knows all.
+  __device__ __forceinline__ void store_state_grad(const Chunk& chunk) const {
+    T* state_grad = row_of(call_.initial_state_grad, chunk.item, channel_);
+    // Gradients of the first times, which may lie anywhere in the chunk.
+    A earliest[kPast];
+#pragma unroll
+    for (int time = 0; time < kPast; ++time) {
+#pragma unroll
+      for (int k = time; k < kOwn + kPast; ++k) {
+        if (k == time || chunk.first + k == time) earliest[time] = chunk.grads[k];
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kPast; ++j) {
+      A result = 0;
+#pragma unroll
+      for (int tap = 0; tap <= j; ++tap) {
+        if (chunk.goes_on && j - tap == length_) result += static_cast<A>(chunk.of_final_state[tap]);
+      }
+#pragma unroll
+      for (int tap = 0; tap <= j; ++tap) {
+        if (j - tap < length_) result += weight_[tap] * earliest[j - tap];
+      }
+      state_grad[j * call_.initial_state_grad.time] = static_cast<T>(result);
+    }
+  }
+
+  const Backward<T>& call_;
+  const FastDivisor& chunks_;
+  const int count_;  // of all chunks
+  const int channels_, length_;
+  const int part_, channel_;
+  A weight_[kWidth];
+  A bias_;
+  A sums_[kWidth + 1] = {};  // one for each tap, and one for the bias
+  Next next_;
+};
+
+template <typename T, int kWidth, bool kVectors>
+__global__ void __launch_bounds__(kBackwardThreads, kBlocksBackward<T>)
+    backward_kernel(Backward<T> call, accumulate_t<T>* partials, FastDivisor chunks, int count, int share) {
+  BackwardThread<T, kWidth, kVectors> thread(call, chunks, count);
+  thread.run(share);
+  thread.store_sums(partials);
 }
 
 // How the rows of a call are cut.

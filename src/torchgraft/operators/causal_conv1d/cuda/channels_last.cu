@@ -176,12 +176,153 @@ __device__ void add_final_state_grad(A (&results)[kCount], const Backward<T>& ca
   }
 }
 
+// The arrays of a thread of the backward pass. They are no members of what uses them: the compiler would keep
+// all members in memory until it has unrolled the loops.
+template <int kWidth, int kCount, typename A>
+struct BackwardArrays {
+  const Weights<kWidth, kCount, A>& weights;
+  Window<kWidth - 1, kCount, A>& inputs;
+  Window<kWidth - 1, kCount, A>& grads;
+  A (&sums)[kWidth + 1][kCount];  // for each channel of each tap, and then of the bias
+};
+
+// The way of a thread of the backward pass along its stretch, which adds to its sums.
+template <typename T, int kWidth, int kCount>
+class BackwardStretch {
+ public:
+  using A = accumulate_t<T>;
+
+  // The stretch begins at `begin`, and ends before `end`.
+  __device__ __forceinline__ BackwardStretch(const Backward<T>& call,
+                                             const BackwardArrays<kWidth, kCount, A>& arrays, int item,
+                                             int channel, int begin, int end)
+      : call_(call),
+        arrays_(arrays),
+        item_(item),
+        channel_(channel),
+        begin_(begin),
+        end_(end),
+        earliest_(begin == 0 ? -kPast : begin),
+        behind_(end + kPast),
+        length_(static_cast<int>(call.sizes.length)),
+        input_(channel_of(call.input, item, channel)),
+        output_grad_(channel_of(call.output_grad, item, channel)),
+        input_grad_(channel_of(call.input_grad, item, channel)) {}
+
+  __device__ __forceinline__ void run() {
+    int first = begin_;
+    walk<false>(first);
+    for (first += kUnrolledBackward; first + kUnrolledBackward <= end_; first += kUnrolledBackward)
+      walk<true>(first);
+    for (; first < behind_; first += kUnrolledBackward) walk<false>(first);
+  }
+
+ private:
+  static constexpr int kPast = kWidth - 1;
+
+  // Takes the next steps. They are whole where all that they read and complete lies in the stretch: then
+  // nothing need be asked.
+  template <bool kWhole>
+  __device__ __forceinline__ void walk(int first) {
+    const T* from = input_ + first * call_.input.time;
+    const T* grads_from = output_grad_ + first * call_.output_grad.time;
+    Packed<T, kCount> inputs[kUnrolledBackward] = {}, output_grads[kUnrolledBackward] = {};
+#pragma unroll
+    for (int u = 0; u < kUnrolledBackward; ++u) {
+      const int time = first + u;
+      if (kWhole || (time < behind_ && time < length_)) {
+        inputs[u].load(from + u * call_.input.time);
+        output_grads[u].load(grads_from + u * call_.output_grad.time);
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < kUnrolledBackward; ++u) {
+      const int time = first + u;
+      if (!kWhole && time >= behind_) break;
+      A newest[kCount] = {}, grad[kCount] = {};
+      if (kWhole || time < length_) {
+        widen(newest, inputs[u]);
+        widen(grad, output_grads[u]);
+        if (call_.silu) multiply_by_slopes(grad, newest);
+        if (kWhole || time < end_) add_products(grad, newest);
+      }
+      A results[kCount] = {};
+      multiply<kWhole>(results, grad, time);
+      arrays_.inputs.push(newest);
+      arrays_.grads.push(grad);
+      complete<kWhole>(results, time);
+    }
+  }
+
+  // Makes gradients of the sums before SiLU of those behind it.
+  __device__ __forceinline__ void multiply_by_slopes(A (&grad)[kCount], const A (&newest)[kCount]) const {
+    A before[kCount];
+    sum_up(before, arrays_.weights, arrays_.inputs, newest);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) grad[i] *= silu_slope<T>(before[i]);
+  }
+
+  __device__ __forceinline__ void add_products(const A (&grad)[kCount], const A (&newest)[kCount]) const {
+    auto& sums = arrays_.sums;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+#pragma unroll
+      for (int j = 0; j < kPast; ++j) sums[j][i] += grad[i] * arrays_.inputs.values[j][i];
+      sums[kPast][i] += grad[i] * newest[i];
+      sums[kWidth][i] += grad[i];
+    }
+  }
+
+  // Computes the gradient of the input that is complete with `time`.
+  template <bool kWhole>
+  __device__ __forceinline__ void multiply(A (&results)[kCount], const A (&grad)[kCount], int time) const {
+    const auto& earlier = arrays_.grads.values;
+#pragma unroll
+    for (int tap = 0; tap < kWidth; ++tap) {
+      // Products with what lies outside are left out, rather than made zero: the weight may be infinite.
+      if (!kWhole && !is_inside(time - tap, length_)) continue;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        results[i] +=
+            arrays_.weights.taps[tap][i] * (tap == 0 ? grad[i] : earlier[kWidth - 1 - max(tap, 1)][i]);
+      }
+    }
+  }
+
+  // Stores the gradient that is complete with `time`, of the input or of the past.
+  template <bool kWhole>
+  __device__ __forceinline__ void complete(A (&results)[kCount], int time) const {
+    const int complete = time - kPast;
+    if (!kWhole && complete < earliest_) return;
+    if (!kWhole && time >= length_) add_final_state_grad<T>(results, call_, item_, channel_, time - length_);
+    if (kWhole || complete >= 0) {
+      store_vector<T, kCount>(input_grad_ + complete * call_.input_grad.time, results);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        channel_of(call_.initial_state_grad, item_, channel_ + i)[time * call_.initial_state_grad.time] =
+            static_cast<T>(results[i]);
+      }
+    }
+  }
+
+  const Backward<T>& call_;
+  const BackwardArrays<kWidth, kCount, A> arrays_;
+  const int item_, channel_;  // channel_: the first one
+  const int begin_, end_;
+  // A stretch completes the gradients of its own times; the first one those of the past too.
+  const int earliest_, behind_;
+  const int length_;
+  const T* input_;
+  const T* output_grad_;
+  T* input_grad_;
+};
+
 template <typename T, int kWidth, int kCount>
 __global__ void __launch_bounds__(kThreads, 2)
     backward_kernel(Backward<T> call, accumulate_t<T>* partials, FastDivisor groups,
                     FastDivisor stretch_groups, int steps) {
   using A = accumulate_t<T>;
-  constexpr int kPast = kWidth - 1;
   constexpr int kSums = kCount * (kWidth + 1);
   const int channels = static_cast<int>(call.sizes.channels), length = static_cast<int>(call.sizes.length);
   const int lane = static_cast<int>(threadIdx.x) % kLanes, turn = static_cast<int>(threadIdx.x) / kLanes;
@@ -189,91 +330,15 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int channel = ((static_cast<int>(blockIdx.x) - part * groups.divisor()) * kLanes + lane) * kCount;
   const int item = stretch_groups.divide(part);
   const int begin = ((part - item * stretch_groups.divisor()) * kStretches + turn) * steps;
-  const int end = min(begin + steps, length);
 
-  // For each channel of each tap, and then of the bias.
   A sums[kWidth + 1][kCount] = {};
   if (channel < channels && (begin < length || begin == 0)) {
     const Weights<kWidth, kCount, A> weights(call.weight, call.bias, channel);
-    Window<kPast, kCount, A> window, grads = {};
-    load_window<kWidth, kCount>(window, call.input, call.initial_state, item, channel, begin);
-    const T* input = channel_of(call.input, item, channel);
-    const T* output_grad = channel_of(call.output_grad, item, channel);
-    T* input_grad = channel_of(call.input_grad, item, channel);
-    // A stretch completes the gradients of its own times; the first one those of the past too.
-    const int earliest = begin == 0 ? -kPast : begin, behind = end + kPast;
-    // The next steps. They are `whole` where all that they read and complete lies in the stretch: then
-    // nothing need be asked.
-    const auto walk = [&](int first, auto is_whole) {
-      constexpr bool kWhole = is_whole;
-      const T* from = input + first * call.input.time;
-      const T* grads_from = output_grad + first * call.output_grad.time;
-      Packed<T, kCount> inputs[kUnrolledBackward] = {}, output_grads[kUnrolledBackward] = {};
-#pragma unroll
-      for (int u = 0; u < kUnrolledBackward; ++u) {
-        const int time = first + u;
-        if (kWhole || (time < behind && time < length)) {
-          inputs[u].load(from + u * call.input.time);
-          output_grads[u].load(grads_from + u * call.output_grad.time);
-        }
-      }
-#pragma unroll
-      for (int u = 0; u < kUnrolledBackward; ++u) {
-        const int time = first + u;
-        if (!kWhole && time >= behind) break;
-        A newest[kCount] = {}, grad[kCount] = {};
-        if (kWhole || time < length) {
-          widen(newest, inputs[u]);
-          widen(grad, output_grads[u]);
-          if (call.silu) {
-            A before[kCount];
-            sum_up(before, weights, window, newest);
-#pragma unroll
-            for (int i = 0; i < kCount; ++i) grad[i] *= silu_slope<T>(before[i]);
-          }
-          if (kWhole || time < end) {
-#pragma unroll
-            for (int i = 0; i < kCount; ++i) {
-#pragma unroll
-              for (int j = 0; j < kPast; ++j) sums[j][i] += grad[i] * window.values[j][i];
-              sums[kPast][i] += grad[i] * newest[i];
-              sums[kWidth][i] += grad[i];
-            }
-          }
-        }
-
-        A results[kCount] = {};
-#pragma unroll
-        for (int tap = 0; tap < kWidth; ++tap) {
-          // Products with what lies outside are left out, rather than made zero: the weight may be infinite.
-          if (!kWhole && !is_inside(time - tap, length)) continue;
-#pragma unroll
-          for (int i = 0; i < kCount; ++i) {
-            results[i] +=
-                weights.taps[tap][i] * (tap == 0 ? grad[i] : grads.values[kWidth - 1 - max(tap, 1)][i]);
-          }
-        }
-        window.push(newest);
-        grads.push(grad);
-        const int complete = time - kPast;
-        if (!kWhole && complete < earliest) continue;
-        if (!kWhole && time >= length) add_final_state_grad<T>(results, call, item, channel, time - length);
-        if (kWhole || complete >= 0) {
-          store_vector<T, kCount>(input_grad + complete * call.input_grad.time, results);
-        } else {
-#pragma unroll
-          for (int i = 0; i < kCount; ++i) {
-            channel_of(call.initial_state_grad, item, channel + i)[time * call.initial_state_grad.time] =
-                static_cast<T>(results[i]);
-          }
-        }
-      }
-    };
-    int first = begin;
-    walk(first, std::false_type{});
-    for (first += kUnrolledBackward; first + kUnrolledBackward <= end; first += kUnrolledBackward)
-      walk(first, std::true_type{});
-    for (; first < behind; first += kUnrolledBackward) walk(first, std::false_type{});
+    Window<kWidth - 1, kCount, A> inputs, grads = {};
+    load_window<kWidth, kCount>(inputs, call.input, call.initial_state, item, channel, begin);
+    BackwardStretch<T, kWidth, kCount>(call, {weights, inputs, grads, sums}, item, channel, begin,
+                                       min(begin + steps, length))
+        .run();
   }
 
   // In the order of time, so that the bits are the same at each run.

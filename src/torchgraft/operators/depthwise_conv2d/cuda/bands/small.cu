@@ -17,6 +17,21 @@
 namespace torchgraft::depthwise::cuda {
 namespace {
 
+// The place of a unit of results in its tile; it begins in row `row` of the image.
+struct SmallUnit {
+  int column_block, image, row;
+  bool valid;  // whether it has results
+
+  __device__ __forceinline__ SmallUnit(const SmallParameters& parameters, const SmallTile& tile, int unit,
+                                       int rows) {
+    const int unit_row = parameters.padded_columns.divide(unit);
+    column_block = unit - unit_row * parameters.padded_columns.divisor();
+    image = parameters.bands.divide(unit_row);
+    row = (unit_row - image * parameters.bands.divisor()) * rows;
+    valid = column_block < parameters.column_blocks && image < tile.images;
+  }
+};
+
 template <typename T, int kTapRows, int kPairs>
 __global__ void __launch_bounds__(kSmallWarps* kWarp, kSmallBlocks)
     bands_small(const HalfBits* __restrict__ source, Rounded<T> weight, Rounded<T> bias,
@@ -64,31 +79,26 @@ __global__ void __launch_bounds__(kSmallWarps* kWarp, kSmallBlocks)
     const int units = tile.images * parameters.bands.divisor() * parameters.padded_columns.divisor();
     for (int first_unit = 0; first_unit < units; first_unit += kUnits) {
       // Units without results read what the tile's first one does, and write beside the tile.
-      const int unit = first_unit + lane % kUnits;
-      const int unit_row = parameters.padded_columns.divide(unit);
-      const int column_block = unit - unit_row * parameters.padded_columns.divisor();
-      const int image = parameters.bands.divide(unit_row);
-      const int band_row = (unit_row - image * parameters.bands.divisor()) * kRows;
-      const bool valid = column_block < parameters.column_blocks && image < tile.images;
-      HalfBits* first =
-          shared_tile +
-          (valid ? image * parameters.pitch.image + band_row * pitch + column_block * kBlockColumns : 0);
+      const SmallUnit unit(parameters, tile, first_unit + lane % kUnits, kRows);
+      HalfBits* first = shared_tile + (unit.valid ? unit.image * parameters.pitch.image + unit.row * pitch +
+                                                        unit.column_block * kBlockColumns
+                                                  : 0);
       float sums[kPairs][4];
       band_products<T, kTapRows, kPairs>(band, shared_address(first + lane / 8 % 2 * 8 + lane / 16 * pitch),
                                          pitch, start, sums);
       __syncwarp();
-      const bool is_nan =
-          store_band_results<T, kPairs>(sums, shared_address(valid ? first + lane / 8 * pitch : stages - 8),
-                                        valid ? 4 * sizeof(HalfBits) * pitch : 0);
+      const bool is_nan = store_band_results<T, kPairs>(
+          sums, shared_address(unit.valid ? first + lane / 8 * pitch : stages - 8),
+          unit.valid ? 4 * sizeof(HalfBits) * pitch : 0);
       if (__any_sync(0xffffffff, is_nan)) {
         __syncwarp();
-        if (valid) {
+        if (unit.valid) {
           // Four lanes have the same unit: each takes two of its columns.
           const int column = lane / 8 * 2;
-          repair_results<T>(first + column, pitch, kRows, plane_of(source, parameters, tile, image),
+          repair_results<T>(first + column, pitch, kRows, plane_of(source, parameters, tile, unit.image),
                             taps_of(weight, parameters, tile), start, parameters.pass,
-                            tile.first_row + band_row,
-                            tile.first_column + column_block * kBlockColumns + column);
+                            tile.first_row + unit.row,
+                            tile.first_column + unit.column_block * kBlockColumns + column);
         }
       }
     }

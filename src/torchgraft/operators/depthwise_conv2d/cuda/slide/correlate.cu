@@ -28,86 +28,143 @@ struct SlideCorrelateShape {
   static constexpr bool kSkips = kKernel == 7;
 };
 
+// The work of a thread.
 template <typename T, typename Shape>
-__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
-    slide_correlate(const T* __restrict__ source, Rounded<T> weight, Rounded<T> bias, T* __restrict__ result,
-                    SlideParameters parameters, bool flipped) {
+class SlideCorrelate {
+ public:
+  __device__ __forceinline__ SlideCorrelate(const T* source, T* result, const SlideParameters& parameters)
+      : source_(source),
+        result_(result),
+        parameters_(parameters),
+        place_(SlidePlace::make<kCount>(parameters)),
+        strip_(static_cast<int>(threadIdx.y)),
+        first_strip_(place_.tile * static_cast<int>(blockDim.y)),
+        columns_((static_cast<int>(blockDim.y) - 1) * Columns::kStep + Columns::kWindow),
+        row_pitch_(columns_ * place_.pitch),
+        stage_pitch_(Rows::kStep * row_pitch_),
+        shared_weight_(shared_memory<T>()),
+        stages_(shared_weight_ + ceil_divide(kTaps * place_.pitch, kVectorElements<T>) * kVectorElements<T>),
+        copies_(parameters.source, place_, parameters.channels, parameters.piece_bytes, columns_,
+                parameters.source.first_column + first_strip_ * Columns::kStep),
+        block_channel_(static_cast<int>(threadIdx.x) * kCount),
+        channel_(place_.first_channel + block_channel_) {}
+
+  __device__ __forceinline__ void run(const Rounded<T>& weight, const Rounded<T>& bias, bool flipped) {
+    for (int row = 0; row < kStages * Rows::kStep; ++row) copies_.zero_outside(stages_ + row * row_pitch_);
+    loading_ = SlideSteps<kWarm>(parameters_, place_.range);
+    steps_ = loading_;
+    for (int stage = 0; stage < kStages - 1; ++stage) copy_step(stage);
+    share_weights(weight, flipped);
+    __syncthreads();
+    // Arrays are no members: the compiler would keep all members in memory until it has unrolled the loops.
+    Weights weights;
+    load_weights(weights);
+    float start[kCount];
+    bias.widen(is_active(), channel_, start);
+    bool in_image[Columns::kPatch];
+    find_results(in_image);
+    Unit sums[kWarm + 1];  // of the units that end in this step and in later ones
+#pragma unroll 1
+    while (!steps_.ended()) {
+      with_phases<kWarm + 1>([&] { return !steps_.ended(); },
+                             [&](auto phase) { take_step<phase>(weights, start, in_image, sums); });
+    }
+  }
+
+ private:
   using Rows = typename Shape::Rows;
   using Columns = typename Shape::Columns;
-  using Steps = SlideSteps<Shape::kWarm>;
-  constexpr int kKernel = Rows::kKernel;
-  constexpr int kTaps = kKernel * kKernel;
-  constexpr int kCount = Shape::kCount;
-  constexpr int kWarm = Shape::kWarm;
-  constexpr int kStages = kSlideStages<T>;
+  static constexpr int kKernel = Rows::kKernel;
+  static constexpr int kTaps = kKernel * kKernel;
+  static constexpr int kCount = Shape::kCount;
+  static constexpr int kWarm = Shape::kWarm;
+  static constexpr int kStages = kSlideStages<T>;
+  // Where a unit's first step is one row, its first product is added to `start` itself.
+  static constexpr bool kStartInProduct = Rows::kStep == 1 && Rows::kPatch == 1;
+  using Weights = float[kTaps * kCount];  // [channel][tap]
+  // The sums of one unit of results.
+  using Unit = float[Rows::kPatch][Columns::kPatch][kCount];
 
-  const SlidePlace place = SlidePlace::make<kCount>(parameters);
-  const int strip = static_cast<int>(threadIdx.y);
-  const int first_strip = place.tile * static_cast<int>(blockDim.y);
-  const int columns = (static_cast<int>(blockDim.y) - 1) * Columns::kStep + Columns::kWindow;
-  const int row_pitch = columns * place.pitch;
-  const int stage_pitch = Rows::kStep * row_pitch;
-  T* shared_weight = shared_memory<T>();
-  T* stages = shared_weight + ceil_divide(kTaps * place.pitch, kVectorElements<T>) * kVectorElements<T>;
+  __device__ __forceinline__ bool is_active() const { return block_channel_ < place_.channels; }
 
-  SlideCopies<T> copies(parameters.source, place, parameters.channels, parameters.piece_bytes, columns,
-                        parameters.source.first_column + first_strip * Columns::kStep);
-  for (int row = 0; row < kStages * Rows::kStep; ++row) copies.zero_outside(stages + row * row_pitch);
-  Steps loading(parameters, place.range);
-  Steps steps = loading;
-  const auto copy_step = [&](T* stage) {
-    if (!loading.ended()) {
-      if (loading.enters()) {
-        copies.enter(source, loading.image, loading.first * Rows::kStep + parameters.source.first_row);
+  __device__ __forceinline__ void copy_step(int stage) {
+    T* const buffer = stages_ + stage * stage_pitch_;
+    if (!loading_.ended()) {
+      if (loading_.enters()) {
+        copies_.enter(source_, loading_.image, loading_.first * Rows::kStep + parameters_.source.first_row);
       }
 #pragma unroll
-      for (int i = 0; i < Rows::kStep; ++i) copies.copy_row(stage + i * row_pitch);
-      loading.advance(parameters);
+      for (int i = 0; i < Rows::kStep; ++i) copies_.copy_row(buffer + i * row_pitch_);
+      loading_.advance(parameters_);
     }
     commit_copies();
-  };
-  for (int stage = 0; stage < kStages - 1; ++stage) copy_step(stages + stage * stage_pitch);
+  }
 
-  (weight + static_cast<int64_t>(place.first_channel) * kTaps).with_numbers([&](const auto* numbers) {
-    for (int i = place.thread; i < place.channels * kTaps; i += place.threads) {
-      const int channel = i / kTaps;
-      const int tap = i - channel * kTaps;
-      shared_weight[channel * kTaps + (flipped ? kTaps - 1 - tap : tap)] = read_rounded<T>(numbers + i);
-    }
-  });
-  __syncthreads();
-  const int block_channel = static_cast<int>(threadIdx.x) * kCount;
-  const bool active = block_channel < place.channels;
-  const int channel = place.first_channel + block_channel;
-  float weights[kTaps * kCount];  // [channel][tap]
+  // Brings the weights of the block's channels to shared memory, as [channel][tap].
+  __device__ __forceinline__ void share_weights(const Rounded<T>& weight, bool flipped) const {
+    (weight + static_cast<int64_t>(place_.first_channel) * kTaps).with_numbers([&](const auto* numbers) {
+      for (int i = place_.thread; i < place_.channels * kTaps; i += place_.threads) {
+        const int channel = i / kTaps;
+        const int tap = i - channel * kTaps;
+        shared_weight_[channel * kTaps + (flipped ? kTaps - 1 - tap : tap)] = read_rounded<T>(numbers + i);
+      }
+    });
+  }
+
+  __device__ __forceinline__ void load_weights(Weights& weights) const {
 #pragma unroll
-  for (int i = 0; i < kTaps; ++i) {
-    float values[kCount];
-    widen<T>(shared_weight + block_channel * kTaps + i * kCount, values);
+    for (int i = 0; i < kTaps; ++i) {
+      float values[kCount];
+      widen<T>(shared_weight_ + block_channel_ * kTaps + i * kCount, values);
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) {
-      weights[i * kCount + k] = values[k];
-      // Else the compiler keeps them as they came, and widens them again in every step.
-      if constexpr (!std::is_same_v<T, float>) ptx::keep(weights[i * kCount + k]);
+      for (int k = 0; k < kCount; ++k) {
+        weights[i * kCount + k] = values[k];
+        // Otherwise the compiler keeps them as they came, and widens them again in every step.
+        if constexpr (!std::is_same_v<T, float>) ptx::keep(weights[i * kCount + k]);
+      }
     }
   }
-  float start[kCount];
-  bias.widen(active, channel, start);
 
-  const int result_x = parameters.result.first_column + (first_strip + strip) * Columns::kPatch;
-  bool in_image[Columns::kPatch];
+  // Finds the columns of results that the thread computes.
+  __device__ __forceinline__ void find_results(bool (&in_image)[Columns::kPatch]) {
+    result_x_ = parameters_.result.first_column + (first_strip_ + strip_) * Columns::kPatch;
 #pragma unroll
-  for (int column = 0; column < Columns::kPatch; ++column) {
-    in_image[column] = active && result_x + column >= 0 && result_x + column < parameters.result.width;
+    for (int column = 0; column < Columns::kPatch; ++column) {
+      in_image[column] =
+          is_active() && result_x_ + column >= 0 && result_x_ + column < parameters_.result.width;
+    }
+    row_elements_ = static_cast<int64_t>(parameters_.result.width) * parameters_.channels;
   }
-  const int64_t result_row_elements = static_cast<int64_t>(parameters.result.width) * parameters.channels;
-  T* result_pixel = result;  // the thread's first in the next row
-  int result_y = 0;
-  int stage = 0;
-  int free_stage = kStages - 1;
-  // Of the units that end in this step and in later ones; which is which turns round with the phase.
-  float sums[kWarm + 1][Rows::kPatch][Columns::kPatch][kCount];
-  const auto start_sums = [&](float (&unit)[Rows::kPatch][Columns::kPatch][kCount]) {
+
+  // Takes one step of rows. Units turn round with the phase: sums[kPhase] ends in this step.
+  template <int kPhase>
+  __device__ __forceinline__ void take_step(const Weights& weights, const float (&start)[kCount],
+                                            const bool (&in_image)[Columns::kPatch],
+                                            Unit (&sums)[kWarm + 1]) {
+    Unit& newest = sums[(kPhase + kWarm) % (kWarm + 1)];
+    wait_for_copies<kStages - 2>();
+    __syncthreads();
+    copy_step(free_stage_);
+
+    const int source_y = (steps_.first + steps_.step) * Rows::kStep + parameters_.source.first_row;
+    const T* rows = stages_ + stage_ * stage_pitch_ + strip_ * Columns::kStep * place_.pitch + block_channel_;
+    if constexpr (!kStartInProduct) start_sums(newest, start);
+#pragma unroll
+    for (int i = 0; i < Rows::kStep; ++i) {
+      if (static_cast<unsigned>(source_y + i) < static_cast<unsigned>(parameters_.source.height)) {
+        add_row<kPhase>(i, rows + i * row_pitch_, weights, start, sums);
+      } else if constexpr (kStartInProduct) {
+        start_sums(newest, start);
+      }
+    }
+    if (steps_.step == kWarm) enter_results();
+    if (steps_.step >= kWarm) store_unit(sums[kPhase], in_image);
+    stage_ = stage_ + 1 == kStages ? 0 : stage_ + 1;
+    free_stage_ = free_stage_ + 1 == kStages ? 0 : free_stage_ + 1;
+    steps_.advance(parameters_);
+  }
+
+  __device__ __forceinline__ static void start_sums(Unit& unit, const float (&start)[kCount]) {
 #pragma unroll
     for (int row = 0; row < Rows::kPatch; ++row) {
 #pragma unroll
@@ -115,99 +172,109 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
 #pragma unroll
         for (int k = 0; k < kCount; ++k) {
           unit[row][column][k] = start[k];
-          // Else these moves are made in every step, and not only in those that need them.
+          // Otherwise these moves are made in every step, and not only in those that need them.
           ptx::keep(unit[row][column][k]);
         }
       }
     }
-  };
+  }
 
-  const auto take_step = [&](auto phase) {
-    // Where a unit's first step is one row, its first product is added to `start` itself.
-    constexpr bool kStartInProduct = Rows::kStep == 1 && Rows::kPatch == 1;
-    constexpr int kNewest = (phase + kWarm) % (kWarm + 1);
-    wait_for_copies<kStages - 2>();
-    __syncthreads();
-    copy_step(stages + free_stage * stage_pitch);
-
-    const int source_y = (steps.first + steps.step) * Rows::kStep + parameters.source.first_row;
-    const T* rows = stages + stage * stage_pitch + strip * Columns::kStep * place.pitch + block_channel;
-    if constexpr (!kStartInProduct) start_sums(sums[kNewest]);
+  // Adds row `i` of a step, whose pixels begin at `pixels`, to all units that it reaches.
+  template <int kPhase>
+  __device__ __forceinline__ void add_row(int i, const T* pixels, const Weights& weights,
+                                          const float (&start)[kCount], Unit (&sums)[kWarm + 1]) const {
+    if constexpr (Shape::kSkips) {
+      float window[Columns::kWindow][kCount];
 #pragma unroll
-    for (int i = 0; i < Rows::kStep; ++i) {
-      if (static_cast<unsigned>(source_y + i) >= static_cast<unsigned>(parameters.source.height)) {
-        if constexpr (kStartInProduct) start_sums(sums[kNewest]);
-        continue;
+      for (int j = 0; j < Columns::kWindow; ++j) widen<T>(pixels + j * place_.pitch, window[j]);
+#pragma unroll
+      for (int ahead = 0; ahead <= kWarm; ++ahead) {
+        if (!steps_.holds(ahead)) continue;
+#pragma unroll
+        for (int j = 0; j < Columns::kWindow; ++j)
+          add_pixel(sums[(kPhase + ahead) % (kWarm + 1)], i, ahead, j, window[j], weights, start);
       }
-      const T* pixels = rows + i * row_pitch;
-      const auto take = [&](int ahead, int j, const float (&values)[kCount]) {
-        auto& unit = sums[(phase + ahead) % (kWarm + 1)];
+    } else {
 #pragma unroll
-        for (int row = 0; row < Rows::kPatch; ++row) {
-          const int tap_row = Rows::tap(row, (kWarm - ahead) * Rows::kStep + i);
-          if (tap_row < 0 || tap_row >= kKernel) continue;
+      for (int j = 0; j < Columns::kWindow; ++j) {
+        float values[kCount];
+        widen<T>(pixels + j * place_.pitch, values);
 #pragma unroll
-          for (int column = 0; column < Columns::kPatch; ++column) {
-            const int tap = Columns::tap(column, j);
-            if (tap < 0 || tap >= kKernel) continue;
-            const bool first = kStartInProduct && ahead == kWarm && tap == 0;
+        for (int ahead = 0; ahead <= kWarm; ++ahead)
+          add_pixel(sums[(kPhase + ahead) % (kWarm + 1)], i, ahead, j, values, weights, start);
+      }
+    }
+  }
+
+  // Adds pixel `j` of row `i` to the unit that ends `ahead` steps from now.
+  __device__ __forceinline__ static void add_pixel(Unit& unit, int i, int ahead, int j,
+                                                   const float (&values)[kCount], const Weights& weights,
+                                                   const float (&start)[kCount]) {
 #pragma unroll
-            for (int k = 0; k < kCount; ++k) {
-              unit[row][column][k] = weights[k * kTaps + tap_row * kKernel + tap] * values[k] +
-                                     (first ? start[k] : unit[row][column][k]);
-            }
-          }
-        }
-      };
-      if constexpr (Shape::kSkips) {
-        float window[Columns::kWindow][kCount];
+    for (int row = 0; row < Rows::kPatch; ++row) {
+      const int tap_row = Rows::tap(row, (kWarm - ahead) * Rows::kStep + i);
+      if (tap_row < 0 || tap_row >= kKernel) continue;
 #pragma unroll
-        for (int j = 0; j < Columns::kWindow; ++j) widen<T>(pixels + j * place.pitch, window[j]);
+      for (int column = 0; column < Columns::kPatch; ++column) {
+        const int tap = Columns::tap(column, j);
+        if (tap < 0 || tap >= kKernel) continue;
+        const bool first = kStartInProduct && ahead == kWarm && tap == 0;
 #pragma unroll
-        for (int ahead = 0; ahead <= kWarm; ++ahead) {
-          if (!steps.holds(ahead)) continue;
-#pragma unroll
-          for (int j = 0; j < Columns::kWindow; ++j) take(ahead, j, window[j]);
-        }
-      } else {
-#pragma unroll
-        for (int j = 0; j < Columns::kWindow; ++j) {
-          float values[kCount];
-          widen<T>(pixels + j * place.pitch, values);
-#pragma unroll
-          for (int ahead = 0; ahead <= kWarm; ++ahead) take(ahead, j, values);
+        for (int k = 0; k < kCount; ++k) {
+          unit[row][column][k] = weights[k * kTaps + tap_row * kKernel + tap] * values[k] +
+                                 (first ? start[k] : unit[row][column][k]);
         }
       }
     }
+  }
 
-    if (steps.step == kWarm) {
-      result_y = steps.first * Rows::kPatch + parameters.result.first_row;
-      result_pixel =
-          result +
-          (static_cast<int64_t>(steps.image) * parameters.result.height + result_y) * result_row_elements +
-          static_cast<int64_t>(result_x) * parameters.channels + channel;
-    }
-    if (steps.step >= kWarm) {
+  // Goes to the thread's first results in the share of an image that the steps have reached.
+  __device__ __forceinline__ void enter_results() {
+    result_y_ = steps_.first * Rows::kPatch + parameters_.result.first_row;
+    result_pixel_ =
+        result_ +
+        (static_cast<int64_t>(steps_.image) * parameters_.result.height + result_y_) * row_elements_ +
+        static_cast<int64_t>(result_x_) * parameters_.channels + channel_;
+  }
+
+  __device__ __forceinline__ void store_unit(const Unit& unit, const bool (&in_image)[Columns::kPatch]) {
 #pragma unroll
-      for (int row = 0; row < Rows::kPatch; ++row) {
-        if (static_cast<unsigned>(result_y) < static_cast<unsigned>(parameters.result.height)) {
+    for (int row = 0; row < Rows::kPatch; ++row) {
+      if (static_cast<unsigned>(result_y_) < static_cast<unsigned>(parameters_.result.height)) {
 #pragma unroll
-          for (int column = 0; column < Columns::kPatch; ++column) {
-            if (in_image[column]) {
-              narrow<T>(result_pixel + column * parameters.channels, sums[phase][row][column]);
-            }
-          }
+        for (int column = 0; column < Columns::kPatch; ++column) {
+          if (in_image[column]) narrow<T>(result_pixel_ + column * parameters_.channels, unit[row][column]);
         }
-        ++result_y;
-        result_pixel += result_row_elements;
       }
+      ++result_y_;
+      result_pixel_ += row_elements_;
     }
-    stage = stage + 1 == kStages ? 0 : stage + 1;
-    free_stage = free_stage + 1 == kStages ? 0 : free_stage + 1;
-    steps.advance(parameters);
-  };
-#pragma unroll 1
-  while (!steps.ended()) with_phases<kWarm + 1>([&] { return !steps.ended(); }, take_step);
+  }
+
+  const T* source_;
+  T* result_;
+  const SlideParameters& parameters_;
+  const SlidePlace place_;
+  const int strip_, first_strip_;  // the thread's in the block, and the block's first one
+  const int columns_;              // of a row in shared memory
+  const int row_pitch_, stage_pitch_;
+  T* const shared_weight_;
+  T* const stages_;
+  SlideCopies<T> copies_;
+  SlideSteps<Shape::kWarm> loading_, steps_;  // where copies are, and where sums are
+  const int block_channel_, channel_;         // the thread's first one, in the block and in all
+  int result_x_;
+  int64_t row_elements_;       // of results
+  T* result_pixel_ = nullptr;  // the thread's first one in the next row
+  int result_y_ = 0;
+  int stage_ = 0, free_stage_ = kStages - 1;
+};
+
+template <typename T, typename Shape>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+    slide_correlate(const T* __restrict__ source, Rounded<T> weight, Rounded<T> bias, T* __restrict__ result,
+                    SlideParameters parameters, bool flipped) {
+  SlideCorrelate<T, Shape>(source, result, parameters).run(weight, bias, flipped);
 }
 
 template <typename T, typename Shape>

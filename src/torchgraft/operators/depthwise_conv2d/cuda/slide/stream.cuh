@@ -164,6 +164,7 @@ struct SlideSteps {
   int image, first, count;   // units of this image's share
   int step, steps;
 
+  SlideSteps() = default;
   __device__ SlideSteps(const SlideParameters& parameters, int range) {
     const auto bound = [&](int index) {
       return static_cast<int>(static_cast<int64_t>(parameters.units) * index / parameters.ranges);

@@ -29,129 +29,203 @@ struct SlideWeightGradShape {
   static constexpr int kWarm = (kKernel - 1) / kStride;
 };
 
-template <typename T, typename Shape>
-__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
-    slide_weight_grad(const T* __restrict__ output_grad, const T* __restrict__ input,
-                      float* __restrict__ partial, T* __restrict__ weight_grad, SlideParameters parameters) {
+// The columns of a block, and where they lie in shared memory: a stage is rows of the input, then one of the
+// output gradient.
+template <typename Shape>
+struct SlideWeightGradBlock {
   using Rows = typename Shape::Rows;
   using Columns = typename Shape::Columns;
-  constexpr int kKernel = Rows::kKernel;
-  constexpr int kTaps = kKernel * kKernel;
-  constexpr int kCount = Shape::kCount;
-  constexpr int kWarm = Shape::kWarm;
-  constexpr int kHeld = kWarm + 1;
-  constexpr int kStages = kSlideStages<T>;
+  SlidePlace place;
+  int strip, strips, first_strip;  // strip: the thread's
+  int input_columns;
+  int row_pitch, grads_begin, stage_pitch;
+  int block_channel;  // the thread's first one in the block
 
-  const SlidePlace place = SlidePlace::make<kCount>(parameters);
-  const int strip = static_cast<int>(threadIdx.y);
-  const int strips = static_cast<int>(blockDim.y);
-  const int first_strip = place.tile * strips;
-  const int input_columns = (strips - 1) * Columns::kStep + Columns::kWindow;
-  const int row_pitch = input_columns * place.pitch;
-  const int grads_begin = Rows::kStep * row_pitch;
-  const int stage_pitch = grads_begin + strips * Columns::kPatch * place.pitch;
-  T* stages = shared_memory<T>();
-  const int block_channel = static_cast<int>(threadIdx.x) * kCount;
+  __device__ __forceinline__ explicit SlideWeightGradBlock(const SlideParameters& parameters)
+      : place(SlidePlace::make<Shape::kCount>(parameters)),
+        strip(static_cast<int>(threadIdx.y)),
+        strips(static_cast<int>(blockDim.y)),
+        first_strip(place.tile * strips),
+        input_columns((strips - 1) * Columns::kStep + Columns::kWindow),
+        row_pitch(input_columns * place.pitch),
+        grads_begin(Rows::kStep * row_pitch),
+        stage_pitch(grads_begin + strips * Columns::kPatch * place.pitch),
+        block_channel(static_cast<int>(threadIdx.x) * Shape::kCount) {}
+};
 
-  float sums[kTaps][kCount] = {};
-  {
-    SlideCopies<T> input_copies(parameters.source, place, parameters.channels, parameters.piece_bytes,
-                                input_columns, parameters.source.first_column + first_strip * Columns::kStep);
-    SlideCopies<T> grad_copies(parameters.result, place, parameters.channels, parameters.piece_bytes,
-                               strips * Columns::kPatch, first_strip * Columns::kPatch);
-    for (int stage = 0; stage < kStages; ++stage) {
-      T* buffer = stages + stage * stage_pitch;
-      for (int i = 0; i < Rows::kStep; ++i) input_copies.zero_outside(buffer + i * row_pitch);
-      grad_copies.zero_outside(buffer + grads_begin);
-    }
-    SlideSteps<kWarm> loading(parameters, place.range);
-    SlideSteps<kWarm> steps = loading;
-    const auto copy_step = [&](T* stage) {
-      if (!loading.ended()) {
-        if (loading.enters()) {
-          input_copies.enter(input, loading.image, loading.first * Rows::kStep + parameters.source.first_row);
-          grad_copies.enter(output_grad, loading.image, loading.first);
-        }
-#pragma unroll
-        for (int i = 0; i < Rows::kStep; ++i) input_copies.copy_row(stage + i * row_pitch);
-        if (loading.step < loading.count) grad_copies.copy_row(stage + grads_begin);
-        loading.advance(parameters);
-      }
-      commit_copies();
-    };
-    for (int stage = 0; stage < kStages - 1; ++stage) copy_step(stages + stage * stage_pitch);
+// The sums of a thread: of all taps of its channels.
+template <typename Shape>
+using SlideWeightGradSums = float[Shape::Rows::kKernel * Shape::Rows::kKernel][Shape::kCount];
 
-    int stage = 0;
-    int free_stage = kStages - 1;
-    float grads[kHeld][Columns::kPatch][kCount];
-    const auto take_step = [&](auto phase) {
-      wait_for_copies<kStages - 2>();
-      __syncthreads();
-      copy_step(stages + free_stage * stage_pitch);
+// The walk of a thread down the images, which leaves its sums.
+template <typename T, typename Shape>
+class SlideWeightGrad {
+ public:
+  using Block = SlideWeightGradBlock<Shape>;
+  using Sums = SlideWeightGradSums<Shape>;
 
-      const T* stage_rows = stages + stage * stage_pitch + block_channel;
-      if (steps.step < steps.count) {
-        const T* grad_row = stage_rows + grads_begin + strip * Columns::kPatch * place.pitch;
-#pragma unroll
-        for (int column = 0; column < Columns::kPatch; ++column) {
-          widen<T>(grad_row + column * place.pitch, grads[phase][column]);
-        }
-      }
-      const int source_y = (steps.first + steps.step) * Rows::kStep + parameters.source.first_row;
-#pragma unroll
-      for (int i = 0; i < Rows::kStep; ++i) {
-        if (source_y + i < 0 || source_y + i >= parameters.source.height) continue;
-        const T* row = stage_rows + i * row_pitch + strip * Columns::kStep * place.pitch;
-        float window[Columns::kWindow][kCount];
-#pragma unroll
-        for (int j = 0; j < Columns::kWindow; ++j) widen<T>(row + j * place.pitch, window[j]);
-#pragma unroll
-        for (int ahead = 0; ahead <= kWarm; ++ahead) {
-          const int tap_row = (kWarm - ahead) * Rows::kStep + i;
-          if (tap_row >= kKernel) continue;
-          if (!steps.holds(ahead)) continue;
-#pragma unroll
-          for (int j = 0; j < Columns::kWindow; ++j) {
-#pragma unroll
-            for (int column = 0; column < Columns::kPatch; ++column) {
-              const int tap = Columns::tap(column, j);
-              if (tap < 0 || tap >= kKernel) continue;
-#pragma unroll
-              for (int k = 0; k < kCount; ++k) {
-                sums[tap_row * kKernel + tap][k] +=
-                    grads[(phase + 1 + ahead) % kHeld][column][k] * window[j][k];
-              }
-            }
-          }
-        }
-      }
-      stage = stage + 1 == kStages ? 0 : stage + 1;
-      free_stage = free_stage + 1 == kStages ? 0 : free_stage + 1;
-      steps.advance(parameters);
-    };
+  __device__ __forceinline__ SlideWeightGrad(const T* output_grad, const T* input,
+                                             const SlideParameters& parameters, const Block& block,
+                                             Sums& sums)
+      : output_grad_(output_grad),
+        input_(input),
+        parameters_(parameters),
+        block_(block),
+        sums_(sums),
+        stages_(shared_memory<T>()),
+        input_copies_(parameters.source, block.place, parameters.channels, parameters.piece_bytes,
+                      block.input_columns,
+                      parameters.source.first_column + block.first_strip * Columns::kStep),
+        grad_copies_(parameters.result, block.place, parameters.channels, parameters.piece_bytes,
+                     block.strips * Columns::kPatch, block.first_strip * Columns::kPatch) {}
+
+  __device__ __forceinline__ void run() {
+    zero_outside();
+    loading_ = SlideSteps<kWarm>(parameters_, block_.place.range);
+    steps_ = loading_;
+    for (int stage = 0; stage < kStages - 1; ++stage) copy_step(stage);
+    // An array is no member: the compiler would keep all members in memory until it has unrolled the loops.
+    Grads grads[kHeld];
 #pragma unroll 1
-    while (!steps.ended()) with_phases<kHeld>([&] { return !steps.ended(); }, take_step);
+    while (!steps_.ended()) {
+      with_phases<kHeld>([&] { return !steps_.ended(); }, [&](auto phase) { take_step<phase>(grads); });
+    }
   }
 
+ private:
+  using Rows = typename Shape::Rows;
+  using Columns = typename Shape::Columns;
+  static constexpr int kKernel = Rows::kKernel;
+  static constexpr int kCount = Shape::kCount;
+  static constexpr int kWarm = Shape::kWarm;
+  static constexpr int kHeld = kWarm + 1;
+  static constexpr int kStages = kSlideStages<T>;
+  // A row of the output gradient.
+  using Grads = float[Columns::kPatch][kCount];
+
+  __device__ __forceinline__ void zero_outside() const {
+    for (int stage = 0; stage < kStages; ++stage) {
+      T* buffer = stages_ + stage * block_.stage_pitch;
+      for (int i = 0; i < Rows::kStep; ++i) input_copies_.zero_outside(buffer + i * block_.row_pitch);
+      grad_copies_.zero_outside(buffer + block_.grads_begin);
+    }
+  }
+
+  __device__ __forceinline__ void copy_step(int stage) {
+    T* const buffer = stages_ + stage * block_.stage_pitch;
+    if (!loading_.ended()) {
+      if (loading_.enters()) {
+        input_copies_.enter(input_, loading_.image,
+                            loading_.first * Rows::kStep + parameters_.source.first_row);
+        grad_copies_.enter(output_grad_, loading_.image, loading_.first);
+      }
+#pragma unroll
+      for (int i = 0; i < Rows::kStep; ++i) input_copies_.copy_row(buffer + i * block_.row_pitch);
+      if (loading_.step < loading_.count) grad_copies_.copy_row(buffer + block_.grads_begin);
+      loading_.advance(parameters_);
+    }
+    commit_copies();
+  }
+
+  // Takes one step of rows. Rows of the output gradient turn round with the phase: the newest is
+  // grads[kPhase].
+  template <int kPhase>
+  __device__ __forceinline__ void take_step(Grads (&grads)[kHeld]) {
+    wait_for_copies<kStages - 2>();
+    __syncthreads();
+    copy_step(free_stage_);
+
+    const T* rows = stages_ + stage_ * block_.stage_pitch + block_.block_channel;
+    if (steps_.step < steps_.count) load_grads(grads[kPhase], rows + block_.grads_begin);
+    const int source_y = (steps_.first + steps_.step) * Rows::kStep + parameters_.source.first_row;
+#pragma unroll
+    for (int i = 0; i < Rows::kStep; ++i) {
+      if (source_y + i < 0 || source_y + i >= parameters_.source.height) continue;
+      add_row<kPhase>(i, rows + i * block_.row_pitch, grads);
+    }
+    stage_ = stage_ + 1 == kStages ? 0 : stage_ + 1;
+    free_stage_ = free_stage_ + 1 == kStages ? 0 : free_stage_ + 1;
+    steps_.advance(parameters_);
+  }
+
+  __device__ __forceinline__ void load_grads(Grads& grads, const T* row) const {
+    row += block_.strip * Columns::kPatch * block_.place.pitch;
+#pragma unroll
+    for (int column = 0; column < Columns::kPatch; ++column) {
+      widen<T>(row + column * block_.place.pitch, grads[column]);
+    }
+  }
+
+  // Adds the products of row `i` of a step with all rows of the output gradient that are held.
+  template <int kPhase>
+  __device__ __forceinline__ void add_row(int i, const T* row, const Grads (&grads)[kHeld]) {
+    row += block_.strip * Columns::kStep * block_.place.pitch;
+    float window[Columns::kWindow][kCount];
+#pragma unroll
+    for (int j = 0; j < Columns::kWindow; ++j) widen<T>(row + j * block_.place.pitch, window[j]);
+#pragma unroll
+    for (int ahead = 0; ahead <= kWarm; ++ahead) {
+      const int tap_row = (kWarm - ahead) * Rows::kStep + i;
+      if (tap_row >= kKernel) continue;
+      if (!steps_.holds(ahead)) continue;
+      add_products(tap_row, window, grads[(kPhase + 1 + ahead) % kHeld]);
+    }
+  }
+
+  __device__ __forceinline__ void add_products(int tap_row, const float (&window)[Columns::kWindow][kCount],
+                                               const Grads& grads) {
+#pragma unroll
+    for (int j = 0; j < Columns::kWindow; ++j) {
+#pragma unroll
+      for (int column = 0; column < Columns::kPatch; ++column) {
+        const int tap = Columns::tap(column, j);
+        if (tap < 0 || tap >= kKernel) continue;
+#pragma unroll
+        for (int k = 0; k < kCount; ++k) sums_[tap_row * kKernel + tap][k] += grads[column][k] * window[j][k];
+      }
+    }
+  }
+
+  const T* output_grad_;
+  const T* input_;
+  const SlideParameters& parameters_;
+  const Block& block_;
+  Sums& sums_;
+  T* const stages_;
+  SlideCopies<T> input_copies_, grad_copies_;
+  SlideSteps<kWarm> loading_, steps_;  // where copies are, and where sums are
+  int stage_ = 0, free_stage_ = kStages - 1;
+};
+
+// Adds up the strips of a block in order, tap row by tap row, and writes a chunk of partial sums, or the
+// gradient itself if there is one.
+template <typename T, typename Shape>
+__device__ __forceinline__ void store_sums(const SlideWeightGradSums<Shape>& sums,
+                                           const SlideWeightGradBlock<Shape>& block, float* partial,
+                                           T* weight_grad, const SlideParameters& parameters) {
+  constexpr int kKernel = Shape::Rows::kKernel;
+  constexpr int kTaps = kKernel * kKernel;
+  const SlidePlace& place = block.place;
   // [tap of the row][strip][channel of the block]
   float* shared = shared_memory<float>();
   const int chunk = place.range * parameters.tiles + place.tile;
-  const int tap_pitch = strips * place.pitch;
+  const int tap_pitch = block.strips * place.pitch;
 #pragma unroll
   for (int tap_row = 0; tap_row < kKernel; ++tap_row) {
     __syncthreads();
 #pragma unroll
     for (int tap = 0; tap < kKernel; ++tap) {
 #pragma unroll
-      for (int k = 0; k < kCount; ++k) {
-        shared[tap * tap_pitch + strip * place.pitch + block_channel + k] = sums[tap_row * kKernel + tap][k];
+      for (int k = 0; k < Shape::kCount; ++k) {
+        shared[tap * tap_pitch + block.strip * place.pitch + block.block_channel + k] =
+            sums[tap_row * kKernel + tap][k];
       }
     }
     __syncthreads();
     for (int i = place.thread; i < place.channels * kKernel; i += place.threads) {
       const int channel = i / kKernel;
       const int tap = i - channel * kKernel;
-      const float sum = sum_in_order(shared + tap * tap_pitch + channel, strips, place.pitch);
+      const float sum = sum_in_order(shared + tap * tap_pitch + channel, block.strips, place.pitch);
       const int64_t index =
           static_cast<int64_t>(place.first_channel + channel) * kTaps + tap_row * kKernel + tap;
       if (weight_grad != nullptr) {
@@ -161,6 +235,16 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
       }
     }
   }
+}
+
+template <typename T, typename Shape>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+    slide_weight_grad(const T* __restrict__ output_grad, const T* __restrict__ input,
+                      float* __restrict__ partial, T* __restrict__ weight_grad, SlideParameters parameters) {
+  const SlideWeightGradBlock<Shape> block(parameters);
+  SlideWeightGradSums<Shape> sums = {};
+  SlideWeightGrad<T, Shape>(output_grad, input, parameters, block, sums).run();
+  store_sums<T, Shape>(sums, block, partial, weight_grad, parameters);
 }
 
 template <typename T, typename Shape>

@@ -48,148 +48,210 @@ struct SlideWindowShape {
   static constexpr int kTurns = ceil_divide(kMostChannels * kTaps, kWindowThreads - kMostChannels);
 };
 
+// The work of a thread.
 template <typename T, typename Shape>
-__global__ void __launch_bounds__(kWindowThreads, 2)
-    slide_window(const T* __restrict__ source, Rounded<T> weight, Rounded<T> bias, T* __restrict__ result,
-                 const __grid_constant__ SlideWindowParameters parameters) {
+class SlideWindow {
+ public:
+  __device__ __forceinline__ explicit SlideWindow(const SlideWindowParameters& parameters)
+      : parameters_(parameters),
+        lanes_(static_cast<int>(blockDim.x)),
+        threads_(lanes_ * static_cast<int>(blockDim.y)),
+        thread_(static_cast<int>(threadIdx.y) * lanes_ + static_cast<int>(threadIdx.x)),
+        slice_(static_cast<int>(blockIdx.x)),
+        stretch_(split(slice_, parameters.slices)),
+        block_channel_(slice_ * lanes_ * kCount),
+        lane_channel_(static_cast<int>(threadIdx.x) * kCount),
+        channel_(block_channel_ + lane_channel_),
+        weights_(min(lanes_ * kCount, parameters.channels - block_channel_) * kTaps) {}
+
+  __device__ __forceinline__ void run(const T* source, const Rounded<T>& weight, const Rounded<T>& bias,
+                                      T* result) {
+    // Arrays are no members: the compiler would keep all members in memory until it has unrolled the loops.
+    Staged staged;  // weights on their way
+    load_weights(staged, weight);
+    find_patch();
+    Sources window;
+    load_window(window, source);
+    share_weights(staged);
+    __syncthreads();
+    if (!is_active_) return;
+    Sums sums;
+    start_sums(sums, bias);
+    multiply(sums, window);
+    store(result, sums);
+  }
+
+ private:
   using Rows = typename Shape::Rows;
   using Columns = typename Shape::Columns;
-  constexpr int kKernel = Rows::kKernel;
-  constexpr int kTaps = Shape::kTaps;
-  constexpr int kCount = Shape::kCount;
+  static constexpr int kKernel = Rows::kKernel;
+  static constexpr int kTaps = Shape::kTaps;
+  static constexpr int kCount = Shape::kCount;
   using Piece = Vector<T, kCount>;
+  using Staged = float[Shape::kTurns];
+  using Sources = Piece[Rows::kWindow][Columns::kWindow];
+  using Sums = float[Rows::kPatch][Columns::kPatch][kCount];
 
-  const int lanes = static_cast<int>(blockDim.x);
-  const int threads = lanes * static_cast<int>(blockDim.y);
-  const int thread = static_cast<int>(threadIdx.y) * lanes + static_cast<int>(threadIdx.x);
-  int slice = static_cast<int>(blockIdx.x);
-  const int stretch = split(slice, parameters.slices);
-  const int block_channel = slice * lanes * kCount;
-  const int lane_channel = static_cast<int>(threadIdx.x) * kCount;
-  const int channel = block_channel + lane_channel;
-
-  const int weights = min(lanes * kCount, parameters.channels - block_channel) * kTaps;
-  T read[Shape::kTurns];
-  (weight + static_cast<int64_t>(block_channel) * kTaps).with_numbers([&](const auto* numbers) {
+  // Loads the thread's share of the block's weights.
+  __device__ __forceinline__ void load_weights(Staged& staged, const Rounded<T>& weight) const {
+    T read[Shape::kTurns];
+    (weight + static_cast<int64_t>(block_channel_) * kTaps).with_numbers([&](const auto* numbers) {
+#pragma unroll
+      for (int turn = 0; turn < Shape::kTurns; ++turn) {
+        const int i = thread_ + turn * threads_;
+        read[turn] = T(0.0F);
+        if (i < weights_) read[turn] = read_rounded<T>(numbers + i);
+      }
+    });
 #pragma unroll
     for (int turn = 0; turn < Shape::kTurns; ++turn) {
-      const int i = thread + turn * threads;
-      read[turn] = T(0.0F);
-      if (i < weights) read[turn] = read_rounded<T>(numbers + i);
-    }
-  });
-  float staged[Shape::kTurns];  // weights on their way
-#pragma unroll
-  for (int turn = 0; turn < Shape::kTurns; ++turn) {
-    staged[turn] = static_cast<float>(read[turn]);
-    // Else each is loaded where it is stored, and waited for in turn.
-    ptx::keep(staged[turn]);
-  }
-
-  const int index = stretch * static_cast<int>(blockDim.y) + static_cast<int>(threadIdx.y);
-  const bool active = index < parameters.patches && channel < parameters.channels;
-  int x = index;
-  int y = split(x, parameters.column_patches);
-  const int image = split(y, parameters.row_patches);
-  const int source_y = y * Rows::kStep + parameters.source.first_row;
-  const int source_x = x * Columns::kStep + parameters.source.first_column;
-  const int source_row = parameters.source.width * parameters.channels;
-  const T* image_source =
-      kept(source + static_cast<int64_t>(image) * parameters.source.height * source_row + channel);
-  const int offset = source_y * source_row + source_x * parameters.channels;
-  bool is_column[Columns::kWindow];
-#pragma unroll
-  for (int j = 0; j < Columns::kWindow; ++j) {
-    is_column[j] = active && is_inside(source_x + j, parameters.source.width);
-  }
-  Piece window[Rows::kWindow][Columns::kWindow];
-#pragma unroll
-  for (int i = 0; i < Rows::kWindow; ++i) {
-    const bool is_row = is_inside(source_y + i, parameters.source.height);
-#pragma unroll
-    for (int j = 0; j < Columns::kWindow; ++j) {
-      window[i][j] = {};
-      if (is_row && is_column[j]) {
-        window[i][j] = *reinterpret_cast<const Piece*>(image_source +
-                                                       (offset + i * source_row + j * parameters.channels));
-      }
+      staged[turn] = static_cast<float>(read[turn]);
+      // Otherwise each is loaded where it is stored, and waited for in turn.
+      ptx::keep(staged[turn]);
     }
   }
 
-  float* shared_weight = shared_memory<float>();
-#pragma unroll
-  for (int turn = 0; turn < Shape::kTurns; ++turn) {
-    const int i = thread + turn * threads;
-    if (i < weights) {
-      const int of_channel = i / kTaps;
-      const int tap = i - of_channel * kTaps;
-      shared_weight[(parameters.flipped ? kTaps - 1 - tap : tap) * parameters.weight_pitch + of_channel] =
-          staged[turn];
-    }
+  // Finds the thread's patch: its place among all patches of all images.
+  __device__ __forceinline__ void find_patch() {
+    const int index = stretch_ * static_cast<int>(blockDim.y) + static_cast<int>(threadIdx.y);
+    is_active_ = index < parameters_.patches && channel_ < parameters_.channels;
+    x_ = index;
+    y_ = split(x_, parameters_.column_patches);
+    image_ = split(y_, parameters_.row_patches);
   }
-  __syncthreads();
-  if (!active) return;
 
-  float sums[Rows::kPatch][Columns::kPatch][kCount];
-  float start[kCount];
-  bias.widen(true, channel, start);
+  // Asks for all sources of the patch; those outside the image are zero.
+  __device__ __forceinline__ void load_window(Sources& window, const T* source) const {
+    const SlideImage& image = parameters_.source;
+    const int y = y_ * Rows::kStep + image.first_row;
+    const int x = x_ * Columns::kStep + image.first_column;
+    const int row_elements = image.width * parameters_.channels;
+    const T* from = kept(source + static_cast<int64_t>(image_) * image.height * row_elements + channel_);
+    const int offset = y * row_elements + x * parameters_.channels;
+    bool is_column[Columns::kWindow];
 #pragma unroll
-  for (int k = 0; k < kCount; ++k) {
+    for (int j = 0; j < Columns::kWindow; ++j) is_column[j] = is_active_ && is_inside(x + j, image.width);
 #pragma unroll
-    for (int row = 0; row < Rows::kPatch; ++row) {
+    for (int i = 0; i < Rows::kWindow; ++i) {
+      const bool is_row = is_inside(y + i, image.height);
 #pragma unroll
-      for (int column = 0; column < Columns::kPatch; ++column) sums[row][column][k] = start[k];
-    }
-  }
-  const float* taps = shared_weight + lane_channel;
-#pragma unroll
-  for (int tap_row = 0; tap_row < kKernel; ++tap_row) {
-    float row_taps[kKernel][kCount];
-#pragma unroll
-    for (int tap = 0; tap < kKernel; ++tap) {
-      const Vector<float, kCount> values = *reinterpret_cast<const Vector<float, kCount>*>(
-          taps + (tap_row * kKernel + tap) * parameters.weight_pitch);
-#pragma unroll
-      for (int k = 0; k < kCount; ++k) row_taps[tap][k] = values[k];
-    }
-#pragma unroll
-    for (int row = 0; row < Rows::kPatch; ++row) {
-#pragma unroll
-      for (int i = 0; i < Rows::kWindow; ++i) {
-        if (Rows::tap(row, i) != tap_row) continue;
-#pragma unroll
-        for (int j = 0; j < Columns::kWindow; ++j) {
-          float values[kCount];
-          widen<T>(window[i][j].elements, values);
-#pragma unroll
-          for (int column = 0; column < Columns::kPatch; ++column) {
-            const int tap = Columns::tap(column, j);
-            if (tap < 0 || tap >= kKernel) continue;
-#pragma unroll
-            for (int k = 0; k < kCount; ++k) sums[row][column][k] += row_taps[tap][k] * values[k];
-          }
+      for (int j = 0; j < Columns::kWindow; ++j) {
+        window[i][j] = {};
+        if (is_row && is_column[j]) {
+          window[i][j] =
+              *reinterpret_cast<const Piece*>(from + (offset + i * row_elements + j * parameters_.channels));
         }
       }
     }
   }
 
-  const int result_y = y * Rows::kPatch + parameters.result.first_row;
-  const int result_x = x * Columns::kPatch + parameters.result.first_column;
-  const int result_row = parameters.result.width * parameters.channels;
-  T* image_result =
-      kept(result + static_cast<int64_t>(image) * parameters.result.height * result_row + channel);
-  const int result_offset = result_y * result_row + result_x * parameters.channels;
+  // Brings the weights to shared memory, as [tap][channel].
+  __device__ __forceinline__ void share_weights(const Staged& staged) const {
+    float* shared_weight = shared_memory<float>();
 #pragma unroll
-  for (int row = 0; row < Rows::kPatch; ++row) {
-#pragma unroll
-    for (int column = 0; column < Columns::kPatch; ++column) {
-      if (is_inside(result_y + row, parameters.result.height) &&
-          is_inside(result_x + column, parameters.result.width)) {
-        narrow<T>(image_result + (result_offset + row * result_row + column * parameters.channels),
-                  sums[row][column]);
+    for (int turn = 0; turn < Shape::kTurns; ++turn) {
+      const int i = thread_ + turn * threads_;
+      if (i < weights_) {
+        const int of_channel = i / kTaps;
+        const int tap = i - of_channel * kTaps;
+        shared_weight[(parameters_.flipped ? kTaps - 1 - tap : tap) * parameters_.weight_pitch + of_channel] =
+            staged[turn];
       }
     }
   }
+
+  __device__ __forceinline__ void start_sums(Sums& sums, const Rounded<T>& bias) const {
+    float start[kCount];
+    bias.widen(true, channel_, start);
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+#pragma unroll
+      for (int row = 0; row < Rows::kPatch; ++row) {
+#pragma unroll
+        for (int column = 0; column < Columns::kPatch; ++column) sums[row][column][k] = start[k];
+      }
+    }
+  }
+
+  __device__ __forceinline__ void multiply(Sums& sums, const Sources& window) const {
+#pragma unroll
+    for (int tap_row = 0; tap_row < kKernel; ++tap_row) {
+      float row_taps[kKernel][kCount];
+      load_taps(row_taps, tap_row);
+#pragma unroll
+      for (int row = 0; row < Rows::kPatch; ++row) {
+#pragma unroll
+        for (int i = 0; i < Rows::kWindow; ++i) {
+          if (Rows::tap(row, i) == tap_row) add_row(sums[row], window[i], row_taps);
+        }
+      }
+    }
+  }
+
+  // Loads the taps of one row of the kernel from shared memory.
+  __device__ __forceinline__ void load_taps(float (&row_taps)[kKernel][kCount], int tap_row) const {
+    const float* taps = shared_memory<float>() + lane_channel_;
+#pragma unroll
+    for (int tap = 0; tap < kKernel; ++tap) {
+      const Vector<float, kCount> values = *reinterpret_cast<const Vector<float, kCount>*>(
+          taps + (tap_row * kKernel + tap) * parameters_.weight_pitch);
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) row_taps[tap][k] = values[k];
+    }
+  }
+
+  // Adds the products of a row of sources and a row of taps to a row of results.
+  __device__ __forceinline__ static void add_row(float (&sums)[Columns::kPatch][kCount],
+                                                 const Piece (&sources)[Columns::kWindow],
+                                                 const float (&row_taps)[kKernel][kCount]) {
+#pragma unroll
+    for (int j = 0; j < Columns::kWindow; ++j) {
+      float values[kCount];
+      widen<T>(sources[j].elements, values);
+#pragma unroll
+      for (int column = 0; column < Columns::kPatch; ++column) {
+        const int tap = Columns::tap(column, j);
+        if (tap < 0 || tap >= kKernel) continue;
+#pragma unroll
+        for (int k = 0; k < kCount; ++k) sums[column][k] += row_taps[tap][k] * values[k];
+      }
+    }
+  }
+
+  __device__ __forceinline__ void store(T* result, const Sums& sums) const {
+    const SlideImage& image = parameters_.result;
+    const int y = y_ * Rows::kPatch + image.first_row;
+    const int x = x_ * Columns::kPatch + image.first_column;
+    const int row_elements = image.width * parameters_.channels;
+    T* to = kept(result + static_cast<int64_t>(image_) * image.height * row_elements + channel_);
+    const int offset = y * row_elements + x * parameters_.channels;
+#pragma unroll
+    for (int row = 0; row < Rows::kPatch; ++row) {
+#pragma unroll
+      for (int column = 0; column < Columns::kPatch; ++column) {
+        if (is_inside(y + row, image.height) && is_inside(x + column, image.width)) {
+          narrow<T>(to + (offset + row * row_elements + column * parameters_.channels), sums[row][column]);
+        }
+      }
+    }
+  }
+
+  const SlideWindowParameters& parameters_;
+  const int lanes_, threads_, thread_;  // of the block
+  int slice_;
+  const int stretch_;
+  const int block_channel_, lane_channel_;  // the first of the block, and the thread's behind it
+  const int channel_;
+  const int weights_;  // of the block
+  bool is_active_;
+  int x_, y_, image_;  // of the patch, in patches
+};
+
+template <typename T, typename Shape>
+__global__ void __launch_bounds__(kWindowThreads, 2)
+    slide_window(const T* __restrict__ source, Rounded<T> weight, Rounded<T> bias, T* __restrict__ result,
+                 const __grid_constant__ SlideWindowParameters parameters) {
+  SlideWindow<T, Shape>(parameters).run(source, weight, bias, result);
 }
 
 template <typename T, typename Shape>

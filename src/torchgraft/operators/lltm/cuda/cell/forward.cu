@@ -49,9 +49,15 @@ __device__ __forceinline__ void load_tile(float* shared, const float* matrix, in
   }
 }
 
-__global__ void __launch_bounds__(kCellThreads) cell_forward(CellPass pass) {
-  __shared__ __align__(16) float weights[3 * kUnits * kPitch];
-  __shared__ __align__(16) float rows[kRows * kPitch];
+// The sums of a lane: of four rows and the three gates of a unit.
+using Sums = float[kRowsOfLane][3];
+
+// A thread's part in the sums of a block. Shared memory holds 3 * kUnits rows of weights, and kRows rows of
+// the batch.
+struct CellThread {
+  const CellPass& pass;
+  float* const weights;
+  float* const rows;
   const int64_t first_unit = static_cast<int64_t>(blockIdx.x) * kUnits;
   const int64_t first_row = static_cast<int64_t>(blockIdx.y) * kRows;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -59,8 +65,9 @@ __global__ void __launch_bounds__(kCellThreads) cell_forward(CellPass pass) {
   const int unit = lane % kUnits;
   const int group = lane / kUnits;
 
-  float sums[kRowsOfLane][3] = {};
-  const auto multiply = [&](const float* vectors, const float* matrix, int64_t depth) {
+  // Adds the products of vectors, one for each row of the batch, with the rows of a matrix.
+  __device__ __forceinline__ void multiply(Sums& sums, const float* vectors, const float* matrix,
+                                           int64_t depth) const {
     for (int64_t column = 0; column < depth; column += kDepth) {
       __syncthreads();
       load_tile<3 * kUnits>(weights, matrix, depth, column, [&](int index) {
@@ -74,66 +81,85 @@ __global__ void __launch_bounds__(kCellThreads) cell_forward(CellPass pass) {
       __syncthreads();
       const int64_t left = depth - column;
       const int columns = left < kDepth ? static_cast<int>(left) : kDepth;
-      for (int k = 4 * warp; k < columns; k += 4 * kWarps) {
-        float4 of_gates[3];
-        float4 of_rows[kRowsOfLane];
-#pragma unroll
-        for (int g = 0; g < 3; ++g) {
-          of_gates[g] = *reinterpret_cast<const float4*>(weights + (g * kUnits + unit) * kPitch + k);
-        }
-#pragma unroll
-        for (int r = 0; r < kRowsOfLane; ++r) {
-          of_rows[r] = *reinterpret_cast<const float4*>(rows + (r * kGroups + group) * kPitch + k);
-        }
-#pragma unroll
-        for (int r = 0; r < kRowsOfLane; ++r) {
-#pragma unroll
-          for (int g = 0; g < 3; ++g) {
-            float& sum = sums[r][g];
-            sum = fmaf(of_rows[r].x, of_gates[g].x, sum);
-            sum = fmaf(of_rows[r].y, of_gates[g].y, sum);
-            sum = fmaf(of_rows[r].z, of_gates[g].z, sum);
-            sum = fmaf(of_rows[r].w, of_gates[g].w, sum);
-          }
-        }
-      }
+      for (int k = 4 * warp; k < columns; k += 4 * kWarps) add_products(sums, k);
     }
-  };
-  multiply(pass.input, pass.weight_ih, pass.features);
-  multiply(pass.h, pass.weight_hh, pass.units);
+  }
 
-  // parts[warp][row][gate][unit], over what the rows of weights took.
-  float* parts = weights;
-  static_assert(kWarps * kRows * 3 * kUnits <= 3 * kUnits * kPitch, "the parts fit");
-  __syncthreads();
-#pragma unroll
-  for (int r = 0; r < kRowsOfLane; ++r) {
+  // Adds the products of four columns.
+  __device__ __forceinline__ void add_products(Sums& sums, int k) const {
+    float4 of_gates[3];
+    float4 of_rows[kRowsOfLane];
 #pragma unroll
     for (int g = 0; g < 3; ++g) {
-      parts[((warp * kRows + r * kGroups + group) * 3 + g) * kUnits + unit] = sums[r][g];
+      of_gates[g] = *reinterpret_cast<const float4*>(weights + (g * kUnits + unit) * kPitch + k);
+    }
+#pragma unroll
+    for (int r = 0; r < kRowsOfLane; ++r) {
+      of_rows[r] = *reinterpret_cast<const float4*>(rows + (r * kGroups + group) * kPitch + k);
+    }
+#pragma unroll
+    for (int r = 0; r < kRowsOfLane; ++r) {
+#pragma unroll
+      for (int g = 0; g < 3; ++g) {
+        float& sum = sums[r][g];
+        sum = fmaf(of_rows[r].x, of_gates[g].x, sum);
+        sum = fmaf(of_rows[r].y, of_gates[g].y, sum);
+        sum = fmaf(of_rows[r].z, of_gates[g].z, sum);
+        sum = fmaf(of_rows[r].w, of_gates[g].w, sum);
+      }
     }
   }
-  __syncthreads();
-  const int index = static_cast<int>(threadIdx.x);
-  const int64_t row = first_row + index / kUnits;
-  const int64_t own_unit = first_unit + index % kUnits;
-  if (index >= kUnits * kRows || row >= pass.batch || own_unit >= pass.units) return;
-  float gates[3];
+
+  // Leaves the sums of the warps in shared memory, as [warp][row][gate][unit], over what the rows of weights
+  // took.
+  __device__ __forceinline__ const float* share_sums(const Sums& sums) const {
+    float* parts = weights;
+    static_assert(kWarps * kRows * 3 * kUnits <= 3 * kUnits * kPitch, "the parts fit");
+    __syncthreads();
 #pragma unroll
-  for (int g = 0; g < 3; ++g) {
-    gates[g] = pass.bias != nullptr ? pass.bias[g * pass.units + own_unit] : 0.f;
+    for (int r = 0; r < kRowsOfLane; ++r) {
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      gates[g] += parts[((w * kRows + index / kUnits) * 3 + g) * kUnits + index % kUnits];
+      for (int g = 0; g < 3; ++g) {
+        parts[((warp * kRows + r * kGroups + group) * 3 + g) * kUnits + unit] = sums[r][g];
+      }
     }
+    __syncthreads();
+    return parts;
   }
-  const int64_t place = row * pass.units + own_unit;
-  float c = pass.c[place];
-  const float h = step_forward(gates[0], gates[1], gates[2], c);
+
+  // Adds up the sums of one row and unit, and makes its step.
+  __device__ __forceinline__ void step(const float* parts) const {
+    const int index = static_cast<int>(threadIdx.x);
+    const int64_t row = first_row + index / kUnits;
+    const int64_t own_unit = first_unit + index % kUnits;
+    if (index >= kUnits * kRows || row >= pass.batch || own_unit >= pass.units) return;
+    float gates[3];
 #pragma unroll
-  for (int g = 0; g < 3; ++g) pass.activations[(row * 3 + g) * pass.units + own_unit] = gates[g];
-  pass.h_after[place] = h;
-  pass.c_after[place] = c;
+    for (int g = 0; g < 3; ++g) {
+      gates[g] = pass.bias != nullptr ? pass.bias[g * pass.units + own_unit] : 0.f;
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) {
+        gates[g] += parts[((w * kRows + index / kUnits) * 3 + g) * kUnits + index % kUnits];
+      }
+    }
+    const int64_t place = row * pass.units + own_unit;
+    float c = pass.c[place];
+    const float h = step_forward(gates[0], gates[1], gates[2], c);
+#pragma unroll
+    for (int g = 0; g < 3; ++g) pass.activations[(row * 3 + g) * pass.units + own_unit] = gates[g];
+    pass.h_after[place] = h;
+    pass.c_after[place] = c;
+  }
+};
+
+__global__ void __launch_bounds__(kCellThreads) cell_forward(CellPass pass) {
+  __shared__ __align__(16) float weights[3 * kUnits * kPitch];
+  __shared__ __align__(16) float rows[kRows * kPitch];
+  const CellThread thread = {pass, weights, rows};
+  Sums sums = {};
+  thread.multiply(sums, pass.input, pass.weight_ih, pass.features);
+  thread.multiply(sums, pass.h, pass.weight_hh, pass.units);
+  thread.step(thread.share_sums(sums));
 }
 
 }  // namespace

@@ -48,33 +48,41 @@ struct Products {
   int count;
 };
 
+// A thread's part in a tile of results of one product. Shared memory holds factors, [depth][row] and
+// [depth][column], and then the warps' sums, [warp][row][column].
 template <typename T>
-__global__ void __launch_bounds__(kThreadsOfTile) products_together(Products<T> products) {
-  // Of factors [depth][row] and [depth][column]; then of the warps' sums [warp][row][column].
-  __shared__ __align__(16) float shared[kWarps * kTile * kTile];
-  static_assert(2 * kDepth * kPitch <= kWarps * kTile * kTile, "the factors fit");
-  float* lefts = shared;
-  float* rights = shared + kDepth * kPitch;
-  int which = products.count - 1;
-  while (blockIdx.x < products.each[which].first_tile) --which;
-  const Product<T>& product = products.each[which];
-  const int64_t tile = blockIdx.x - product.first_tile;
-  const int64_t across = ceil_divide<int64_t>(product.columns, kTile);
-  const int64_t first_row = tile / across * kTile;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int64_t column = tile % across * kTile + lane;
+struct TileThread {
+  const Product<T>& product;
+  float* const shared;
+  int64_t first_row, column;  // column: that of the right factor which the thread brings
+  int lane, warp;
+  int left_row, left_depth;  // what the thread brings of the left factor
+  const float* left_from;
+  int row_of_lane, column_of_lane;  // where the thread's sums begin
 
-  // The left factor is read along its rows or along the depth, as it lies.
-  const bool along_depth = product.depth_stride == 1;
-  const int left_row = along_depth ? warp * 4 + lane / 8 : lane;
-  const int left_depth = along_depth ? lane % 8 : warp;
-  static_assert(kWarps == 8, "a thread brings every eighth of the depth, of either factor");
-  const float* left_from = product.left + (first_row + left_row) * product.row_stride;
-  float left[kLoaded];
-  T right[kLoaded];
-  float hidden[kLoaded];
-  const auto load_tile = [&](int64_t depth) {
+  __device__ __forceinline__ TileThread(const Product<T>& product_of_tile, int64_t tile, float* shared_memory)
+      : product(product_of_tile), shared(shared_memory) {
+    const int64_t across = ceil_divide<int64_t>(product.columns, kTile);
+    first_row = tile / across * kTile;
+    lane = static_cast<int>(threadIdx.x) % 32;
+    warp = static_cast<int>(threadIdx.x) / 32;
+    column = tile % across * kTile + lane;
+    // The left factor is read along its rows or along the depth, as it lies.
+    const bool along_depth = product.depth_stride == 1;
+    left_row = along_depth ? warp * 4 + lane / 8 : lane;
+    left_depth = along_depth ? lane % 8 : warp;
+    static_assert(kWarps == 8, "a thread brings every eighth of the depth, of either factor");
+    left_from = product.left + (first_row + left_row) * product.row_stride;
+    row_of_lane = lane / kColumnGroups * kRowsOfLane;
+    column_of_lane = lane % kColumnGroups * kColumnsOfLane;
+  }
+
+  __device__ __forceinline__ float* lefts() const { return shared; }
+  __device__ __forceinline__ float* rights() const { return shared + kDepth * kPitch; }
+
+  // Loads factors from `depth` on; zeros where there are none.
+  __device__ __forceinline__ void load(float (&left)[kLoaded], T (&right)[kLoaded], float (&hidden)[kLoaded],
+                                       int64_t depth) const {
 #pragma unroll
     for (int i = 0; i < kLoaded; ++i) {
       const int64_t of_left = depth + i * kWarps + left_depth;
@@ -91,29 +99,27 @@ __global__ void __launch_bounds__(kThreadsOfTile) products_together(Products<T> 
         right[i] = product.right == nullptr ? T(1.f) : product.right[of_right * product.columns + column];
       }
     }
-  };
+  }
 
-  const int row_of_lane = lane / kColumnGroups * kRowsOfLane;
-  const int column_of_lane = lane % kColumnGroups * kColumnsOfLane;
-  float sums[kRowsOfLane][kColumnsOfLane] = {};
-  load_tile(0);
-  for (int64_t depth = 0; depth < product.depth; depth += kDepth) {
-    __syncthreads();
+  __device__ __forceinline__ void share(const float (&left)[kLoaded], const T (&right)[kLoaded],
+                                        const float (&hidden)[kLoaded]) const {
 #pragma unroll
     for (int i = 0; i < kLoaded; ++i) {
-      lefts[(i * kWarps + left_depth) * kPitch + left_row] = left[i];
+      lefts()[(i * kWarps + left_depth) * kPitch + left_row] = left[i];
       // Converted here: where it comes a conversion would wait for it, and all that come after it too.
-      rights[(i * kWarps + warp) * kPitch + lane] =
+      rights()[(i * kWarps + warp) * kPitch + lane] =
           product.hidden != nullptr ? hidden[i] : static_cast<float>(right[i]);
     }
-    __syncthreads();
-    load_tile(depth + kDepth);
+  }
+
+  // Adds the products of the factors in shared memory.
+  __device__ __forceinline__ void multiply(float (&sums)[kRowsOfLane][kColumnsOfLane]) const {
 #pragma unroll
     for (int i = 0; i < kLoaded; ++i) {
       const int place = (i * kWarps + warp) * kPitch;
-      const float4 top = *reinterpret_cast<const float4*>(lefts + place + row_of_lane);
-      const float4 bottom = *reinterpret_cast<const float4*>(lefts + place + row_of_lane + 4);
-      const float4 across_lane = *reinterpret_cast<const float4*>(rights + place + column_of_lane);
+      const float4 top = *reinterpret_cast<const float4*>(lefts() + place + row_of_lane);
+      const float4 bottom = *reinterpret_cast<const float4*>(lefts() + place + row_of_lane + 4);
+      const float4 across_lane = *reinterpret_cast<const float4*>(rights() + place + column_of_lane);
       const float rows[kRowsOfLane] = {top.x, top.y, top.z, top.w, bottom.x, bottom.y, bottom.z, bottom.w};
       const float columns[kColumnsOfLane] = {across_lane.x, across_lane.y, across_lane.z, across_lane.w};
 #pragma unroll
@@ -124,23 +130,50 @@ __global__ void __launch_bounds__(kThreadsOfTile) products_together(Products<T> 
     }
   }
 
-  __syncthreads();
+  // Adds up the sums of the warps, in their order, and stores the results.
+  __device__ __forceinline__ void store(const float (&sums)[kRowsOfLane][kColumnsOfLane]) const {
+    __syncthreads();
 #pragma unroll
-  for (int r = 0; r < kRowsOfLane; ++r) {
-    float* place = shared + (warp * kTile + row_of_lane + r) * kTile + column_of_lane;
-    *reinterpret_cast<float4*>(place) = make_float4(sums[r][0], sums[r][1], sums[r][2], sums[r][3]);
-  }
-  __syncthreads();
+    for (int r = 0; r < kRowsOfLane; ++r) {
+      float* place = shared + (warp * kTile + row_of_lane + r) * kTile + column_of_lane;
+      *reinterpret_cast<float4*>(place) = make_float4(sums[r][0], sums[r][1], sums[r][2], sums[r][3]);
+    }
+    __syncthreads();
 #pragma unroll
-  for (int first = 0; first < kTile; first += kWarps) {
-    const int row = first + warp;
-    float sum = 0.f;
+    for (int first = 0; first < kTile; first += kWarps) {
+      const int row = first + warp;
+      float sum = 0.f;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) sum += shared[(w * kTile + row) * kTile + lane];
-    if (first_row + row < product.rows && column < product.columns) {
-      product.result[(first_row + row) * product.columns + column] = static_cast<T>(sum);
+      for (int w = 0; w < kWarps; ++w) sum += shared[(w * kTile + row) * kTile + lane];
+      if (first_row + row < product.rows && column < product.columns) {
+        product.result[(first_row + row) * product.columns + column] = static_cast<T>(sum);
+      }
     }
   }
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kThreadsOfTile) products_together(Products<T> products) {
+  __shared__ __align__(16) float shared[kWarps * kTile * kTile];
+  static_assert(2 * kDepth * kPitch <= kWarps * kTile * kTile, "the factors fit");
+  int which = products.count - 1;
+  while (blockIdx.x < products.each[which].first_tile) --which;
+  const Product<T>& product = products.each[which];
+  const TileThread<T> thread(product, blockIdx.x - product.first_tile, shared);
+
+  float left[kLoaded];
+  T right[kLoaded];
+  float hidden[kLoaded];  // in place of `right`
+  float sums[kRowsOfLane][kColumnsOfLane] = {};
+  thread.load(left, right, hidden, 0);
+  for (int64_t depth = 0; depth < product.depth; depth += kDepth) {
+    __syncthreads();
+    thread.share(left, right, hidden);
+    __syncthreads();
+    thread.load(left, right, hidden, depth + kDepth);
+    thread.multiply(sums);
+  }
+  thread.store(sums);
 }
 
 template <typename T>

@@ -73,6 +73,53 @@ __device__ __forceinline__ float summed_h_grad(const StepsBackward<BackwardEleme
   return std::is_same_v<T, float> ? sum * steps.weight_scales[unit] : sum;
 }
 
+// A block's range of a row, and the places of a thread in it.
+template <typename Product, typename Element>
+struct BackwardRange {
+  const StepsBackward<Element>& steps;
+  const int64_t row = blockIdx.x;
+  const int64_t first = blockIdx.y * (steps.padded / Product::kRanges);
+  const int64_t end = min(first + steps.padded / Product::kRanges, steps.pass.units);
+  Element* const high = steps.halves + row * 3 * steps.padded;
+  Element* const low = high + steps.pass.batch * 3 * steps.padded;
+
+  __device__ __forceinline__ int64_t turns() const {
+    return ceil_divide(end - first, int64_t{kInFlight} * blockDim.x);
+  }
+  __device__ __forceinline__ int64_t unit_of(int64_t turn, int i) const {
+    return first + (turn * kInFlight + i) * blockDim.x + threadIdx.x;
+  }
+  __device__ __forceinline__ void store_halves(int gate, int64_t unit, float value) const {
+    const Split<Element> split(value);
+    high[gate * steps.padded + unit] = split.high;
+    low[gate * steps.padded + unit] = split.low;
+  }
+
+  // Stores the halves of the gradients of gates, times a factor. Registers still hold what the last turn
+  // found.
+  __device__ __forceinline__ void store_scaled(float (&values)[kInFlight][3], const float* gates_grad,
+                                               float factor) const {
+    for (int64_t turn = turns() - 1; turn >= 0; --turn) {
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) {
+        const int64_t unit = unit_of(turn, i);
+#pragma unroll
+        for (int g = 0; g < 3; ++g) {
+          if (turn < turns() - 1) values[i][g] = gates_grad[g * steps.pass.units + unit];
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) {
+        const int64_t unit = unit_of(turn, i);
+#pragma unroll
+        for (int g = 0; g < 3; ++g) {
+          if (unit < end) store_halves(g, unit, values[i][g] * factor);
+        }
+      }
+    }
+  }
+};
+
 // A block a range of a row; T is what is given.
 template <typename T, typename Product>
 __global__ void __launch_bounds__(Product::kMostThreads)
@@ -80,36 +127,24 @@ __global__ void __launch_bounds__(Product::kMostThreads)
   using Element = BackwardElement<T>;
   const BackwardPass& pass = steps.pass;
   const int64_t units = pass.units;
-  const int64_t row = blockIdx.x;
-  const int64_t first = blockIdx.y * (steps.padded / Product::kRanges);
-  const int64_t end = min(first + steps.padded / Product::kRanges, units);
+  const BackwardRange<Product, Element> range = {steps};
+  const int64_t row = range.row, end = range.end;
   const int64_t place = place_back(pass, step, row);
   const float* const activations = pass.activations + place * 3 * units;
   const float* const cells = pass.cells + place * units;
   float* const gates_grad = pass.gates_grad + place * 3 * units;
   float* const c_grad = pass.c_grad + row * units;
-  Element* const high = steps.halves + row * 3 * steps.padded;
-  Element* const low = high + pass.batch * 3 * steps.padded;
-  const auto store = [&](int gate, int64_t unit, float value) {
-    const Split<Element> split(value);
-    high[gate * steps.padded + unit] = split.high;
-    low[gate * steps.padded + unit] = split.low;
-  };
 
-  const int64_t turns = ceil_divide(end - first, int64_t{kInFlight} * blockDim.x);
-  const auto unit_of = [&](int64_t turn, int i) {
-    return first + (turn * kInFlight + i) * blockDim.x + threadIdx.x;
-  };
   float values[kInFlight][3];
   float largest = 0.0f;
-  for (int64_t turn = 0; turn < turns; ++turn) {
+  for (int64_t turn = 0; turn < range.turns(); ++turn) {
     float cs[kInFlight];
     float h_grads[kInFlight];
     float output_grads[kInFlight];
     float c_grads[kInFlight];
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {
-      const int64_t unit = unit_of(turn, i);
+      const int64_t unit = range.unit_of(turn, i);
       if (unit >= end) continue;
 #pragma unroll
       for (int g = 0; g < 3; ++g) values[i][g] = activations[g * units + unit];
@@ -120,14 +155,14 @@ __global__ void __launch_bounds__(Product::kMostThreads)
     if (turn == 0) wait_for_kernels_before();
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {
-      const int64_t unit = unit_of(turn, i);
+      const int64_t unit = range.unit_of(turn, i);
       if (unit >= end) continue;
       h_grads[i] = summed_h_grad<T, Product>(steps, step, row, unit);
       c_grads[i] = c_grad[unit];
     }
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {
-      const int64_t unit = unit_of(turn, i);
+      const int64_t unit = range.unit_of(turn, i);
       if (unit >= end) continue;
       const float h_grad = h_grads[i] + output_grads[i];
       step_back(values[i][0], values[i][1], values[i][2], cs[i], h_grad, c_grads[i]);
@@ -136,32 +171,14 @@ __global__ void __launch_bounds__(Product::kMostThreads)
       for (int g = 0; g < 3; ++g) {
         gates_grad[g * units + unit] = values[i][g];
         largest = fmaxf(largest, finite_magnitude(values[i][g]));
-        if constexpr (std::is_same_v<Element, BFloat16>) store(g, unit, values[i][g]);
+        if constexpr (std::is_same_v<Element, BFloat16>) range.store_halves(g, unit, values[i][g]);
       }
     }
   }
   if constexpr (!std::is_same_v<Element, BFloat16>) {
     const float factor = power_to_fill_half(largest_of_block(largest));
     if (threadIdx.x == 0) row_scale<Product>(steps, step + 1, blockIdx.y, row) = 1.0f / factor;
-    // Registers still hold what the last turn found.
-    for (int64_t turn = turns - 1; turn >= 0; --turn) {
-#pragma unroll
-      for (int i = 0; i < kInFlight; ++i) {
-        const int64_t unit = unit_of(turn, i);
-#pragma unroll
-        for (int g = 0; g < 3; ++g) {
-          if (turn < turns - 1) values[i][g] = gates_grad[g * units + unit];
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < kInFlight; ++i) {
-        const int64_t unit = unit_of(turn, i);
-#pragma unroll
-        for (int g = 0; g < 3; ++g) {
-          if (unit < end) store(g, unit, values[i][g] * factor);
-        }
-      }
-    }
+    range.store_scaled(values, gates_grad, factor);
   }
 }
 
