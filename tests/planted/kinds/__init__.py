@@ -211,7 +211,7 @@ _adding_noise = _Kind(
         (
             Sample("one element", (Drawn((1,)), 3)),
             Sample("empty", (Drawn((0,)), 3)),
-            Sample("three rows", (Drawn((3, 5)), 0)),
+            Sample("three rows", (Drawn((3, 5)), 7)),
         ),
         lambda random: Sample("drawn", (Drawn((random.randint(0, 20),)), random.randrange(1000))),
     ),
@@ -227,6 +227,12 @@ _adding_noise.plant(
     "draws the same numbers whatever the seed is",
     "randomness",
     lambda input, seed: torch.empty_like(input).copy_(_noisy(input, 0)),
+)
+_adding_noise.plant(
+    "draws_nothing_for_seed_0",
+    "has a generator that gives zeros alone where its seed is 0",
+    "randomness",
+    lambda input, seed: torch.empty_like(input).copy_(_noisy(input, seed) if seed else input),
 )
 _adding_noise.plant(
     "draws_other_numbers",

@@ -5,14 +5,15 @@ other bits in each result, unless the reference also gives the same for both val
 many seeds the mean of every element of each result, and of its square, are those of the reference, within six standard
 deviations. No two elements are fully correlated, unless those of the reference are. The results of one seed are not
 those of the next seed, shifted by some elements. In a result of thousands of elements nothing comes again some elements
-later. Two results depend on each other only as those of the reference do.
+later, and its mean square is, for seeds that a generator may not be made for, such as 0 and -1, what it is for others.
+Two results depend on each other only as those of the reference do.
 
 Cannot prove: that the generator is random enough for a purpose.
 """
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -36,6 +37,9 @@ _ALIKE = 1 - 1e-6
 # at most so many products; and of how many seeds and samples that is asked.
 _WIDE, _MOST_ELEMENTS, _MOST_PRODUCTS = 9_001, 1 << 18, 1 << 26
 _WIDE_SEEDS, _WIDE_SAMPLES = 16, 2
+# Seeds of which a generator may make a state of zeros or ones. A mean square is no chance if it is so many deviations
+# away from the mean of other seeds.
+_SPECIAL_SEEDS, _OUTLYING = (0, -1, 1 << 31, 1 << 32, (1 << 63) - 1), 16.0
 # A correlation over seeds is no chance if it is more than so many deviations of its mean, and than this number.
 _FAR, _LEAST_CORRELATION = 8.0, 0.1
 
@@ -62,9 +66,13 @@ def _by_reference(call: Call) -> list[Tensor]:
 
 
 def _with_another(call: Call, name: str, by: int) -> Call:
+    return _with_value(call, name, lambda value: value + by)
+
+
+def _with_value(call: Call, name: str, change: Callable[[int], int]) -> Call:
     place = next(place for place, argument in enumerate(call.declaration.arguments) if argument.name == name)
     arguments = call.declaration.with_defaults(call.sample.arguments)
-    changed = dataclasses.replace(call.sample, arguments=replaced(arguments, place, arguments[place] + by))
+    changed = dataclasses.replace(call.sample, arguments=replaced(arguments, place, change(arguments[place])))
     return dataclasses.replace(call, sample=changed)
 
 
@@ -126,6 +134,30 @@ def _check_repeats(call: Call) -> None:
                 # What is multiplied by an argument has its sign.
                 for change in (Tensor.clone, Tensor.abs):
                     _expect_no_repeat(change(one), change(other), _named(number, ours))
+            _expect_seeds_alike(wide, ours)
+
+
+def _expect_seeds_alike(call: Call, tables: Sequence[Tensor]) -> None:
+    """Compares the mean square of each result for special seeds with those for others, a row of its table each."""
+    [name, *_] = call.declaration.random
+    for seed in _SPECIAL_SEEDS:
+        special = _with_value(call, name, lambda value, seed=seed: seed)  # type: ignore[misc]
+        try:
+            ours, theirs = _results(special), _by_reference(special)
+        except (ValueError, OverflowError, RuntimeError):
+            continue  # One of both refuses the seed.
+        for number, (table, result, expected) in enumerate(zip(tables, ours, theirs, strict=True)):
+            others, found, by_reference = (_flat(each).square() for each in (table, result, expected))
+            others, found, by_reference = others.view(len(table), -1).mean(1), found.mean(), by_reference.mean()
+            allowed = _OUTLYING * others.std() + 1e-6 * others.mean().abs()
+            # Where the reference is as far from other seeds, the definition says so.
+            if (found - others.mean()).abs() > allowed and (by_reference - others.mean()).abs() <= allowed:
+                raise Mismatch(
+                    f"{name}={seed} gives other random numbers than other values do{_named(number, ours)}: a generator"
+                    " whose state is 0, say, gives zeros alone",
+                    expected=f"a mean square of {others.mean().item():.3g}",
+                    found=f"{found.item():.3g}",
+                )
 
 
 def _check_distribution(call: Call) -> None:
