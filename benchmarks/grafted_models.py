@@ -27,12 +27,37 @@ from torchgraft.machine.figures import as_json
 
 # Of many families and years; levit_conv_128s and coatnet_0_rw_224 have few depthwise layers or none.
 MODELS = (
-    "coatnet_0_rw_224 convnext_atto convnext_tiny convnextv2_nano davit_tiny edgenext_small efficientnet_b0 "
-    "efficientnet_lite0 fastvit_t8 ghostnet_100 inception_next_tiny lcnet_100 levit_conv_128s mambaout_tiny mixnet_s "
-    "mnasnet_100 mobilenetv2_100 mobilenetv3_large_100 mobilenetv4_conv_medium mobilenetv4_conv_small mobileone_s0 "
-    "mobilevitv2_100 pvt_v2_b0 repghostnet_100 repvit_m1 rexnet_100 starnet_s1 tf_efficientnetv2_b0 tiny_vit_5m_224 "
-    "xception41"
-).split()
+    "coatnet_0_rw_224",
+    "convnext_atto",
+    "convnext_tiny",
+    "convnextv2_nano",
+    "davit_tiny",
+    "edgenext_small",
+    "efficientnet_b0",
+    "efficientnet_lite0",
+    "fastvit_t8",
+    "ghostnet_100",
+    "inception_next_tiny",
+    "lcnet_100",
+    "levit_conv_128s",
+    "mambaout_tiny",
+    "mixnet_s",
+    "mnasnet_100",
+    "mobilenetv2_100",
+    "mobilenetv3_large_100",
+    "mobilenetv4_conv_medium",
+    "mobilenetv4_conv_small",
+    "mobileone_s0",
+    "mobilevitv2_100",
+    "pvt_v2_b0",
+    "repghostnet_100",
+    "repvit_m1",
+    "rexnet_100",
+    "starnet_s1",
+    "tf_efficientnetv2_b0",
+    "tiny_vit_5m_224",
+    "xception41",
+)
 _SIZE = 224
 _CLASSES = 100
 # A way is timed this often, for about this many seconds each time.

@@ -151,7 +151,7 @@ def _expect_seeds_alike(call: Call, tables: Sequence[Tensor]) -> None:
             others, found, by_reference = others.view(len(table), -1).mean(1), found.mean(), by_reference.mean()
             allowed = _OUTLYING * others.std() + 1e-6 * others.mean().abs()
             # Where the reference is as far from other seeds, the definition says so.
-            if (found - others.mean()).abs() > allowed and (by_reference - others.mean()).abs() <= allowed:
+            if (found - others.mean()).abs() > allowed and (found - by_reference).abs() > allowed:
                 raise Mismatch(
                     f"{name}={seed} gives other random numbers than other values do{_named(number, ours)}: a generator"
                     " whose state is 0, say, gives zeros alone",
