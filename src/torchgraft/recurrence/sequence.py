@@ -17,7 +17,7 @@ from torchgraft.arguments import flag, require_tensor
 from torchgraft.building import BuildError, MissingToolError
 from torchgraft.building.inline import load_inline
 from torchgraft.kernels.fallback import PerformanceWarning
-from torchgraft.operator import Operator, gradient_by_reference
+from torchgraft.operator import FLOATING, Operator, gradient_by_reference
 from torchgraft.packed_steps import over_packed
 from torchgraft.recurrence.cell import Cell
 from torchgraft.recurrence.definition import Definition, computed_dtype
@@ -52,9 +52,15 @@ class Recurrence:
         declared = _Declared(name, cell)
         caller = sys._getframe(1).f_globals.get("__name__", "__main__")
         kernels = Kernels(name, cell)
-        self.gradients = _declare(declared.gradients_schema, kernels.gradients, declared.of_gradients(), caller)
+        self.gradients, _ = _declare(declared.gradients_schema, kernels.gradients, declared.of_gradients(), caller)
         declared.differentiate_by(self.gradients)
-        self.operator = _declare(declared.schema, kernels.sequence, declared.of_sequence(), caller)
+        self.operator, problem = _declare(declared.schema, kernels.sequence, declared.of_sequence(), caller)
+        if problem:
+            warnings.warn(
+                f"{name} runs as a loop in Python, and not on a kernel, as none can be compiled here: {problem}",
+                PerformanceWarning,
+                stacklevel=2,
+            )
         # Found before those of the module in which the recurrence is declared.
         self.operator.samples = sequence_samples(cell)  # type: ignore[attr-defined]
         self.gradients.samples = gradient_samples(cell)  # type: ignore[attr-defined]
@@ -146,26 +152,18 @@ class Recurrence:
         return states
 
 
-def _declare(schema: str, texts: dict[str, str], declared: dict[str, Any], module: str) -> Operator:
-    """The operator with its kernels, or without them where nothing can be compiled."""
+def _declare(schema: str, texts: dict[str, str], declared: dict[str, Any], module: str) -> tuple[Operator, str]:
+    """The operator with its kernels; or without them, and why nothing can be compiled."""
+    problem = ""
     try:
         operator = load_inline(schema, cpu=texts["cpu"], cuda=texts["cuda"], **declared)
     except BuildError as error:
-        # Not a mistake of the text, which torchgraft wrote.
+        # Anything else is an error of the compiler, in a text that torchgraft wrote.
         if not isinstance(error, MissingToolError) and os.environ.get("TORCHGRAFT_JIT") != "0":
             raise
-        name = schema.partition("(")[0]
-        warnings.warn(
-            f"{name} runs as a loop in Python, and not on a kernel, as none can be compiled here: {error}",
-            PerformanceWarning,
-            stacklevel=3,
-        )
-        operator = load_inline(schema, kernels={"cpu": _DTYPES, "cuda": _DTYPES}, **declared)
+        operator, problem = load_inline(schema, kernels={"cpu": FLOATING, "cuda": FLOATING}, **declared), str(error)
     operator.module = module
-    return operator
-
-
-_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+    return operator, problem
 
 
 class _Declared:
