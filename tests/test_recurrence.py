@@ -163,6 +163,9 @@ def test_it_compiles_and_is_mapped_over_a_batch(recurrences):
     arguments = [given[name].detach() for name in ("input", "weight_ih", "weight_hh", "bias")]
     compiled = torch.compile(lambda *values: recurrence(*values), fullgraph=True, backend="aot_eager")
     assert_same(flat(compiled(*arguments)), flat(recurrence(*arguments)), 0)
+    given = [each.requires_grad_() for each in arguments]
+    found = [torch.autograd.grad(run(*given)[0].square().sum(), given) for run in (compiled, recurrence)]
+    assert_same(*found, 0)
     inputs = torch.stack([arguments[0], 2 * arguments[0]])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PerformanceWarning)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from torchgraft.recurrence.cell import Cell
@@ -36,10 +35,10 @@ class Definition:
         input, weight_ih, weight_hh, *others, reverse = (_computed(each) for each in arguments)
         bias, message_bias, parameters, states = self._split(others)
         steps = range(input.shape[0])
-        gates = F.linear(input, weight_ih, bias)
+        gates = _multiplied(input, weight_ih, bias)
         outputs, kept, kept_states = ([torch.empty(0)] * len(steps) for _ in range(3))
         for t in reversed(steps) if reverse else steps:
-            message_gates = F.linear(cell.message(states), weight_hh, message_bias)
+            message_gates = _multiplied(cell.message(states), weight_hh, message_bias)
             states = cell.step(_parts(gates[t], cell.gates), _parts(message_gates, cell.gates), states, parameters)
             outputs[t], kept_states[t] = cell.output(states), torch.stack(states)
             kept[t] = message_gates if cell.gates_apart else gates[t] + message_gates
@@ -111,6 +110,11 @@ def computed_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def _computed(value: Any) -> Any:
     return value.to(computed_dtype(value.dtype)) if isinstance(value, Tensor) else value
+
+
+def _multiplied(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    product = input @ weight.t()
+    return product if bias is None else product + bias
 
 
 def _parts(gates: Tensor, count: int) -> tuple[Tensor, ...]:

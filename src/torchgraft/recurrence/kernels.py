@@ -9,10 +9,11 @@ _RUNS = {"cpu": "recurrence::OnCpu()", "cuda": "recurrence::OnCuda(input)"}
 _TEXT = """\
 #include <{header}>
 
-namespace {{
+// A name of its own: without one, compilers of CUDA mix it up with those in torchgraft's headers.
+namespace {name}_cell {{
 
 {cell}
-}}  // namespace
+}}  // namespace {name}_cell
 
 auto {name}_{device}({arguments}) {{
   return recurrence::as_tuple<{count}>({call});
@@ -43,7 +44,11 @@ class Kernels:
         count = 3 + cell.gates_apart + cell.states
         return {
             device: self._text(
-                device, "", arguments, count, f"recurrence::forward<Cell>({run}, {self._given()}, {biases_given})"
+                device,
+                "",
+                arguments,
+                count,
+                f"recurrence::forward<{self._name}_cell::Cell>({run}, {self._given()}, {biases_given})",
             )
             for device, run in _RUNS.items()
         }
@@ -66,7 +71,11 @@ class Kernels:
         count = 4 + cell.gates_apart + cell.parameters + cell.states
         return {
             device: self._text(
-                device, "_grads", arguments, count, f"recurrence::backward<Cell>({run}, {self._given()}, {given})"
+                device,
+                "_grads",
+                arguments,
+                count,
+                f"recurrence::backward<{self._name}_grads_cell::Cell>({run}, {self._given()}, {given})",
             )
             for device, run in _RUNS.items()
         }

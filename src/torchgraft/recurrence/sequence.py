@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -53,8 +53,9 @@ class Recurrence:
         caller = sys._getframe(1).f_globals.get("__name__", "__main__")
         kernels = Kernels(name, cell)
         self.gradients, _ = _declare(declared.gradients_schema, kernels.gradients, declared.of_gradients(), caller)
-        declared.differentiate_by(self.gradients)
-        self.operator, problem = _declare(declared.schema, kernels.sequence, declared.of_sequence(), caller)
+        self.operator, problem = _declare(
+            declared.schema, kernels.sequence, declared.of_sequence(self.gradients), caller
+        )
         if problem:
             warnings.warn(
                 f"{name} runs as a loop in Python, and not on a kernel, as none can be compiled here: {problem}",
@@ -188,13 +189,8 @@ class _Declared:
         self.gradients_schema = _schema(
             f"{name}_grads", [*common, *self._own, *initial, *kept, *grads, "bool reverse", *wanted], self._given
         )
-        self._gradients: Operator
 
-    def differentiate_by(self, gradients: Operator) -> None:
-        """Sets the operator of gradients, which the sequence calls."""
-        self._gradients = gradients
-
-    def of_sequence(self) -> dict[str, Any]:
+    def of_sequence(self, gradients: Operator) -> dict[str, Any]:
         """The arguments of `Operator` that declare the recurrence."""
         cell = self.cell
         gates, states, own = cell.gates, cell.states, cell.parameters
@@ -204,7 +200,7 @@ class _Declared:
             "reference": self.definition.sequence,
             "output": self._output,
             "shapes": _arrow(["T B I", *weights, *["B H"] * states], ["T B H", *["B H"] * states, *kept]),
-            "gradient": self._gradient,
+            "gradient": _gradient_formula(self.definition, gradients, self._biases),
             "visible_outputs": 1 + states,
             "autocast": "lower",
             "flops": _flops,
@@ -272,8 +268,13 @@ class _Declared:
             *(input.new_empty(each.shape) for each in (*own, *initial)),
         )
 
-    def _gradient(
-        self,
+
+def _gradient_formula(definition: Definition, gradients: Operator, biases: int) -> Callable[..., Any]:
+    """The gradient formula of a recurrence: a function of no class, as compilers cannot trace a method here."""
+    # What compilers trace holds nothing that they would have to look into.
+    call, sequence = gradients.call, definition.sequence
+
+    def gradient(
         needs_grad: Sequence[bool],
         output_grads: Sequence[Tensor | None],
         saved: Sequence[Tensor],
@@ -284,12 +285,12 @@ class _Declared:
             # A second derivative needs what was kept as a function of the arguments.
             dtype = computed_dtype(arguments[0].dtype)
             exact = [each.to(dtype) if isinstance(each, Tensor) else each for each in arguments]
-            kept = self.definition.sequence(*exact)[-len(saved) :]
-        wanted = (*needs_grad[:3], any(needs_grad[3 : 3 + self._biases]))
-        results = self._gradients.call(
-            *arguments[:3], *arguments[3 + self._biases : -1], *kept, *output_grads, arguments[-1], *wanted
-        )
+            kept = sequence(*exact)[-len(saved) :]
+        wanted = (*needs_grad[:3], any(needs_grad[3 : 3 + biases]))
+        results = call(*arguments[:3], *arguments[3 + biases : -1], *kept, *output_grads, arguments[-1], *wanted)
         return tuple(each if needed else None for each, needed in zip(results, needs_grad, strict=True))
+
+    return gradient
 
 
 def _schema(name: str, arguments: Sequence[str], results: int) -> str:
