@@ -271,8 +271,10 @@ class _Declared:
 
 def _gradient_formula(definition: Definition, gradients: Operator, biases: int) -> Callable[..., Any]:
     """The gradient formula of a recurrence: a function of no class, as compilers cannot trace a method here."""
-    # What compilers trace holds nothing that they would have to look into.
-    call, sequence = gradients.call, definition.sequence
+    call = gradients.call
+
+    def sequence(*arguments: Any) -> tuple[Tensor, ...]:
+        return definition.sequence(*arguments)
 
     def gradient(
         needs_grad: Sequence[bool],
