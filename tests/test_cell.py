@@ -172,6 +172,15 @@ def test_what_is_computed_twice_is_printed_once_and_what_nobody_needs_is_not():
     assert forward.operations.count("mul") == 1
 
 
+def test_the_slopes_of_saturated_gates_keep_their_digits(printed):
+    # In float64 of PyTorch, 1 - tanh(20)**2 is zero.
+    place = 4 * PRINTED.index("rnn_tanh") + 1
+    read = torch.tensor([[20.0, -20.0, 400.0], [0.0] * 3, [1.0] * 3, [0.0] * 3, [0.0] * 3], dtype=torch.float64)
+    exact = 4 * torch.exp(torch.tensor(-40.0, dtype=torch.float64))
+    found = printed(read, place)[0]
+    torch.testing.assert_close(found, torch.tensor([exact, exact, 0.0], dtype=torch.float64), rtol=1e-14, atol=0)
+
+
 def test_the_source_can_be_read():
     source = cell_of("leaky").source()
     assert "const T tanh = M::tanh(add);  // aten.tanh" in source

@@ -32,7 +32,7 @@ class Definition:
                 parameters, initial states, reverse.
         """
         cell, dtype = self.cell, arguments[0].dtype
-        input, weight_ih, weight_hh, *others, reverse = (_computed(each) for each in arguments)
+        input, weight_ih, weight_hh, *others, reverse = _computed(arguments)
         bias, message_bias, parameters, states = self._split(others)
         steps = range(input.shape[0])
         gates = _multiplied(input, weight_ih, bias)
@@ -56,7 +56,7 @@ class Definition:
                 gradients of input, weight_ih, weight_hh and the biases are wanted.
         """
         cell, dtype = self.cell, arguments[0].dtype
-        input, weight_ih, weight_hh, *others = (_computed(each) for each in arguments)
+        input, weight_ih, weight_hh, *others = _computed(arguments)
         *others, reverse, of_input, of_weight_ih, of_weight_hh, of_bias = others
         parameters, initial, kept, (states, output_grad), finals = split(
             others, cell.parameters, cell.states, 1 + cell.gates_apart, 2, cell.states
@@ -108,8 +108,10 @@ def computed_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def _computed(value: Any) -> Any:
-    return value.to(computed_dtype(value.dtype)) if isinstance(value, Tensor) else value
+def _computed(arguments: Sequence[Any]) -> list[Any]:
+    """The arguments in the dtype that the first one is computed in."""
+    dtype = computed_dtype(arguments[0].dtype)
+    return [each.to(dtype) if isinstance(each, Tensor) else each for each in arguments]
 
 
 def _multiplied(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -26,6 +26,9 @@ class Node(NamedTuple):
     is_bool: bool = False
 
 
+_ONE = Node(NUMBER, (), 1.0)
+
+
 class Graph(NamedTuple):
     """A function of numbers.
 
@@ -72,7 +75,8 @@ class Graph(NamedTuple):
 class Builder:
     """Collects nodes: an operation on the same arguments becomes one node.
 
-    Identities that change no bit of a result are applied; adding zero changes at most the sign of a zero.
+    Identities that change no bit of a result are applied; adding zero changes at most the sign of a zero. The slopes of
+    tanh and sigmoid become operations of their own, which are more exact than differences.
 
     Args:
         inputs: the names of the arguments.
@@ -141,6 +145,20 @@ class Builder:
             return arguments[0]
         if operation == "neg" and nodes[0].operation == "neg":
             return nodes[0].arguments[0]
+        return self._slope(operation, arguments)
+
+    def _slope(self, operation: str, arguments: Sequence[int]) -> int | None:
+        """The place of 1 - tanh(x)**2, or of sigmoid(x) * (1 - sigmoid(x)), if that is the operation."""
+        nodes = [self.nodes[place] for place in arguments]
+        if operation == "sub" and nodes[0] == _ONE and nodes[1].operation == "mul":
+            first, second = nodes[1].arguments
+            if first == second and self.nodes[first].operation == "tanh":
+                return self.add("tanh_slope", *self.nodes[first].arguments)
+        if operation == "mul":
+            for place, other in zip(arguments, reversed(nodes), strict=True):
+                is_rest = other.operation == "sub" and self.nodes[other.arguments[0]] == _ONE
+                if self.nodes[place].operation == "sigmoid" and is_rest and other.arguments[1] == place:
+                    return self.add("sigmoid_slope", *self.nodes[place].arguments)
         return None
 
 

@@ -57,6 +57,13 @@ OPERATIONS: dict[str, Operation] = {
     "tanh": _function("tanh", torch.tanh),
     "sigmoid": _function("sigmoid", torch.sigmoid),
     "erf": _function("erf", torch.erf),
+    # Gradients are made of these, and PyTorch's differences lose all digits of small ones.
+    "tanh_slope": Operation(
+        "torchgraft::recurrence::tanh_slope<M>({0})", lambda value: 1 - torch.tanh(value) * torch.tanh(value)
+    ),
+    "sigmoid_slope": Operation(
+        "torchgraft::recurrence::sigmoid_slope<M>({0})", lambda value: torch.sigmoid(value) * torch.sigmoid(-value)
+    ),
     "sqrt": _function("sqrt", torch.sqrt),
     "rsqrt": Operation("T(1) / M::sqrt({0})", torch.rsqrt),
     "sin": _function("sin", torch.sin),
@@ -84,9 +91,12 @@ OPERATIONS: dict[str, Operation] = {
     "to_number": Operation("{0} ? T(1) : T(0)", lambda truth, like: truth.to(like.dtype), (True,)),
 }
 
+# Those that no operation of PyTorch's becomes alone.
+_OWN = ("and", "or", "xor", "not", "to_number", "add", "sub", "tanh_slope", "sigmoid_slope")
+
 # What PyTorch calls operations that have the same arguments here.
 SAME = {
-    **{name: name for name in OPERATIONS if name not in ("and", "or", "xor", "not", "to_number", "add", "sub")},
+    **{name: name for name in OPERATIONS if name not in _OWN},
     "logical_and": "and",
     "logical_or": "or",
     "logical_xor": "xor",

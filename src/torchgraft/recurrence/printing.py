@@ -16,6 +16,8 @@ _ATEN = {ours: theirs for theirs, ours in SAME.items() if not theirs.startswith(
     "clamp_min": "clamp",
     "clamp_max": "clamp",
     "to_number": "_to_copy",
+    "tanh_slope": "tanh_backward",
+    "sigmoid_slope": "sigmoid_backward",
 }
 # Names that a variable cannot have: words of C++ that Python allows as names, and what the printed code uses.
 _TAKEN = frozenset(

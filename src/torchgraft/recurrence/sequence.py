@@ -222,7 +222,9 @@ class _Declared:
             "reference": self.definition.gradients,
             "output": self._gradients_output,
             "shapes": _arrow([*given, *kept, "T B H", *["B H"] * states], ["..."] * self._given),
-            "gradient": gradient_by_reference(self.definition.gradients, len(given) + len(kept) + self._grads),
+            "gradient": gradient_by_reference(
+                _as_function(self.definition.gradients), len(given) + len(kept) + self._grads
+            ),
             "flops": _gradients_flops,
             # Those of an input of two bytes are in float32.
             "mixed": self._kept_names,
@@ -270,11 +272,8 @@ class _Declared:
 
 
 def _gradient_formula(definition: Definition, gradients: Operator, biases: int) -> Callable[..., Any]:
-    """The gradient formula of a recurrence: a function of no class, as compilers cannot trace a method here."""
-    call = gradients.call
-
-    def sequence(*arguments: Any) -> tuple[Tensor, ...]:
-        return definition.sequence(*arguments)
+    """The gradient formula of a recurrence."""
+    call, sequence = gradients.call, _as_function(definition.sequence)
 
     def gradient(
         needs_grad: Sequence[bool],
@@ -293,6 +292,15 @@ def _gradient_formula(definition: Definition, gradients: Operator, biases: int) 
         return tuple(each if needed else None for each, needed in zip(results, needs_grad, strict=True))
 
     return gradient
+
+
+def _as_function(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that calls a method: compilers cannot trace a gradient formula that holds a method."""
+
+    def function(*arguments: Any) -> Any:
+        return method(*arguments)
+
+    return function
 
 
 def _schema(name: str, arguments: Sequence[str], results: int) -> str:

@@ -116,15 +116,13 @@ struct Backward {
 };
 
 template <typename Cell>
-void check_backward(const Given& given, const Backward& pass, const Sizes& sizes, ScalarType computed) {
+void check_backward(const Given& given, const Backward& pass, const Sizes& sizes) {
   const int64_t width = Cell::kGates * sizes.units;
-  check_kept(given.input, pass.gates, "gates", computed, {sizes.steps, sizes.batch, width});
+  check_kept(given.input, pass.gates, "gates", {sizes.steps, sizes.batch, width});
   if (pass.message_gates.has_value()) {
-    check_kept(given.input, *pass.message_gates, "message_gates", computed,
-               {sizes.steps, sizes.batch, width});
+    check_kept(given.input, *pass.message_gates, "message_gates", {sizes.steps, sizes.batch, width});
   }
-  check_kept(given.input, pass.states, "states", computed,
-             {Cell::kStates, sizes.steps, sizes.batch, sizes.units});
+  check_kept(given.input, pass.states, "states", {Cell::kStates, sizes.steps, sizes.batch, sizes.units});
   check_beside_input(given.input, pass.output_grad, "output_grad", {sizes.steps, sizes.batch, sizes.units});
   for (const std::optional<Tensor>& each : pass.finals) {
     check_beside_input(given.input, each, "the gradient of a final state", {sizes.batch, sizes.units});
@@ -143,7 +141,7 @@ std::vector<Tensor> backward(const Run& run, Given given, const Backward& pass) 
     const ScalarType computed = kDtypeOf<T>;
     const int32_t code = code_of(computed);
     const Tensor& like = given.input;
-    check_backward<Cell>(given, pass, sizes, computed);
+    check_backward<Cell>(given, pass, sizes);
     const int64_t state_size = sizes.batch * sizes.units;
     const auto empty = [&](std::initializer_list<int64_t> shape) {
       return empty_contiguous(shape, like, code);
