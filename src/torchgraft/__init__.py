@@ -47,13 +47,16 @@ if _TYPE_CHECKING:
     from torchgraft.building.inline import load_inline
     from torchgraft.capturing import capture
     from torchgraft.checking import check
+    from torchgraft.recurrence import Cell, Recurrence
     from torchgraft.shadowing import shadow
 
 __all__ = [
+    "Cell",
     "Fallback",
     "GraftReport",
     "Operator",
     "PerformanceWarning",
+    "Recurrence",
     "__version__",
     "capture",
     "causal_conv1d",
@@ -113,6 +116,8 @@ def __getattr__(name: str) -> _Any:
         return _importlib.import_module("torchgraft.building.inline").load_inline
     if name == "capture":
         return _importlib.import_module("torchgraft.capturing").capture
+    if name in ("Cell", "Recurrence"):
+        return getattr(_importlib.import_module("torchgraft.recurrence"), name)
     if name == "shadow":
         return _importlib.import_module("torchgraft.shadowing").shadow
     if name == "package":

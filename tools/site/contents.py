@@ -33,6 +33,7 @@ TREE = {
         "docs/operators.md",
         "docs/kernels.md",
         "docs/backward.md",
+        "docs/recurrence.md",
         "docs/check.md",
         "docs/check/reference.md",
         "docs/check/evidence.md",

@@ -19,8 +19,8 @@ from torchgraft.arguments import flag, record_call, require_tensor
 from torchgraft.kernels.precision import recurrent_products, recurrent_tf32
 from torchgraft.operator import Operator, gradient_by_reference
 from torchgraft.operators.lltm import reference
-from torchgraft.operators.lltm.packing import over_packed
 from torchgraft.operators.shared import require
+from torchgraft.packed_steps import over_packed
 
 
 def lltm_cell(
@@ -108,8 +108,12 @@ def lltm(
     with recurrent_products(input):
         allow_tf32 = recurrent_tf32(input)
         if batch_sizes is not None:
-            weights = weight_ih, weight_hh, bias
-            return over_packed(sequence.call, input, h0, c0, weights, batch_sizes, reverse, allow_tf32)
+
+            def run(piece: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+                return sequence.call(piece, h, c, weight_ih, weight_hh, bias, reverse, allow_tf32)
+
+            output, h_n, c_n = over_packed("lltm", run, input, {"h0": h0, "c0": c0}, batch_sizes, reverse)
+            return output, h_n, c_n
         return sequence.call(input, h0, c0, weight_ih, weight_hh, bias, reverse, allow_tf32)
 
 

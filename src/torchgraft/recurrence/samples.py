@@ -1,0 +1,155 @@
+"""Samples of a recurrence, made from its cell: small sizes, sizes around vectors, long sequences, saturated gates.
+
+Weights are drawn as small as a layer's, so that most cells forget their rounding errors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from torch import Tensor
+
+from torchgraft.recurrence.cell import Cell
+from torchgraft.sampling import Budget, Drawn, Sample, Samples, any_size
+
+# Gradients of input, weight_ih, weight_hh and the biases that are wanted.
+_ALL = (True,) * 4
+_TO_DATA, _TO_WEIGHTS = (True, False, False, False), (False, True, True, True)
+
+# Steps, batch, features and units of a sequence; whether it has biases, and runs backward.
+_TABLE: dict[str, tuple[int, int, int, int, bool, bool]] = {
+    "one of everything": (1, 1, 1, 1, True, False),
+    "one step": (1, 3, 2, 4, True, False),
+    "two steps back": (2, 3, 2, 4, True, True),
+    "empty batch": (3, 0, 2, 4, True, False),
+    "no bias": (3, 2, 3, 5, False, False),
+    "no bias, back": (3, 2, 3, 5, False, True),
+    "one sequence": (7, 1, 3, 9, True, False),
+    "one more than a vector": (4, 3, 5, 17, True, False),
+    "more rows than threads": (2, 37, 3, 6, True, True),
+    "rows that threads share out": (2, 70, 3, 65, True, False),
+    "one more than a piece of units": (2, 2, 1, 1025, True, False),
+    "a long sequence": (60, 2, 3, 8, True, False),
+}
+
+
+class _Draws:
+    """Draws the tensors of a recurrence's calls."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell = cell
+
+    def sequence(
+        self, name: str, sizes: Sequence[int], *, bias: bool = True, reverse: bool = False, scale: float = 1.0
+    ) -> Sample:
+        """A call of the recurrence; `scale` is the standard deviation of its input."""
+        _, _, _, units = sizes
+        given = Drawn((self.cell.gates * units,), scale=_weight_scale(units)) if bias else None
+        biases = [given] * (1 + self.cell.gates_apart)
+        return Sample(name, (*self._common(sizes, scale), *biases, *self._own(sizes), reverse))
+
+    def gradients(
+        self,
+        name: str,
+        sizes: Sequence[int],
+        *,
+        reverse: bool = False,
+        wanted: Sequence[bool] = _ALL,
+        of: tuple[bool, bool] = (True, True),
+    ) -> Sample:
+        """A call of its gradients: from gradients of the output, and of the final states."""
+        cell, (steps, batch, _, units) = self.cell, sizes
+        gates = [Drawn((steps, batch, cell.gates * units))] * (1 + cell.gates_apart)
+        states = Drawn((cell.states, steps, batch, units))
+        incoming = (
+            Drawn((steps, batch, units)) if of[0] else None,
+            *[self._state(sizes) if of[1] else None] * cell.states,
+        )
+        return Sample(name, (*self._common(sizes, 1.0), *self._own(sizes), *gates, states, *incoming, reverse, *wanted))
+
+    def _common(self, sizes: Sequence[int], scale: float) -> tuple[Drawn, Drawn, Drawn]:
+        steps, batch, features, units = sizes
+        gates = self.cell.gates * units
+        # Of few units as of sixteen: a large weight would make the error of a step grow from step to step.
+        return (
+            Drawn((steps, batch, features), scale=scale),
+            Drawn((gates, features), scale=_weight_scale(max(units, features))),
+            Drawn((gates, units), scale=_weight_scale(max(units, 16))),
+        )
+
+    def _own(self, sizes: Sequence[int]) -> list[Drawn]:
+        own = Drawn((sizes[3],), scale=0.1)
+        return [*[own] * self.cell.parameters, *[self._state(sizes)] * self.cell.states]
+
+    def _state(self, sizes: Sequence[int]) -> Drawn:
+        return Drawn((sizes[1], sizes[3]))
+
+
+def sequence_samples(cell: Cell) -> Samples:
+    """Samples of the operator of a recurrence."""
+    draws = _Draws(cell)
+    table = [
+        draws.sequence(name, sizes, bias=bias, reverse=reverse) for name, (*sizes, bias, reverse) in _TABLE.items()
+    ]
+    saturated = draws.sequence("saturated gates", (5, 3, 4, 9), scale=300.0)
+
+    def draw(random: Random) -> Sample:
+        sizes = _few(random)
+        return draws.sequence(f"drawn {sizes}", sizes, bias=random.random() < 0.7, reverse=random.random() < 0.5)
+
+    def stress(random: Random, budget: Budget) -> Sample:
+        sizes = _any_sizes(random, budget, cell.gates, 40)
+        return draws.sequence(f"drawn {sizes}", sizes, bias=random.random() < 0.7, reverse=random.random() < 0.5)
+
+    return Samples([*table, saturated], draw, stress=stress, summed=_summed, backward_work=2)
+
+
+def gradient_samples(cell: Cell) -> Samples:
+    """Samples of the operator of its gradients."""
+    draws = _Draws(cell)
+    table = [draws.gradients(name, sizes, reverse=reverse) for name, (*sizes, _, reverse) in _TABLE.items()]
+    some = [
+        draws.gradients("of the output alone, to data", (2, 2, 4, 5), of=(True, False), wanted=_TO_DATA),
+        draws.gradients("of the final states alone, to weights", (2, 2, 4, 5), of=(False, True), wanted=_TO_WEIGHTS),
+        draws.gradients("to states alone, back", (2, 2, 4, 5), wanted=(False,) * 4, reverse=True),
+    ]
+
+    def drawn(random: Random, sizes: Sequence[int]) -> Sample:
+        wanted = [random.random() < 0.7 for _ in _ALL]
+        of = (True, random.random() < 0.7)
+        return draws.gradients(f"drawn {tuple(sizes)}", sizes, reverse=random.random() < 0.5, wanted=wanted, of=of)
+
+    return Samples(
+        [*table, *some],
+        lambda random: drawn(random, _few(random)),
+        stress=lambda random, budget: drawn(random, _any_sizes(random, budget, cell.gates, 12)),
+        summed=_summed,
+    )
+
+
+def _weight_scale(size: int) -> float:
+    """The standard deviation of weights as PyTorch's layers draw them: uniformly, up to 1 / sqrt(size)."""
+    return 1 / math.sqrt(3 * size)
+
+
+def _few(random: Random) -> tuple[int, int, int, int]:
+    return random.randint(1, 5), random.randint(0, 4), random.randint(1, 4), random.randint(1, 6)
+
+
+def _any_sizes(random: Random, budget: Budget, gates: int, most_steps: int) -> tuple[int, int, int, int]:
+    units = any_size(random, min(math.isqrt(min(budget.products, budget.elements) // gates), 1100))
+    features = any_size(random, min(budget.elements // (gates * units), 1100))
+    rows = min(
+        budget.products // (gates * units * (units + features)), budget.elements // (3 * gates * units + features)
+    )
+    steps = any_size(random, min(rows, most_steps))
+    batch = 0 if random.random() < 0.02 else any_size(random, min(max(rows // steps, 1), 600))
+    return steps, batch, features, units
+
+
+def _summed(input: Tensor, weight_ih: Tensor, weight_hh: Tensor, *others: Any) -> int:
+    # What a step's sums err by goes on to the next.
+    return int(input.shape[0] * (max(weight_hh.shape[0], input.shape[1]) + input.shape[2]))
