@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
 from torchgraft.nn.grafting.causal import name_of, stand_in_for
 from torchgraft.nn.grafting.methods import (
     ConvForward,
     Forward,
+    FunctionsForward,
     Method,
     PrepareScriptable,
     Replicate,
@@ -252,6 +254,7 @@ def give(module: nn.Module) -> None:
     if not methods and computes_as_its_base(module):
         methods = {ConvForward.name: ConvForward(module)}
     elif not methods:
-        methods = {name: Forward(module) for name in names_of_forward(module)}
+        kind = Forward if isinstance(module, _ConvNd) else FunctionsForward
+        methods = {name: kind(module) for name in names_of_forward(module)}
         methods.update({each.name: each(module) for each in (Replicate, PrepareScriptable)})
     vars(module).update(methods)

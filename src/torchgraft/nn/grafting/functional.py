@@ -99,6 +99,10 @@ _STAND_INS: dict[Callable[..., Any], Callable[..., Tensor]] = {
 }
 
 
+# The functions that are served, with their names in torch.nn.functional.
+NAMES: dict[Callable[..., Any], str] = {function: function.__name__ for function in _STAND_INS}
+
+
 def served(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Any:
     """Calls the operator that serves a call of a function of PyTorch's.
 
@@ -142,3 +146,23 @@ class functional_calls(TorchFunctionMode):  # noqa: N801  It is called as a func
         """Calls a function of PyTorch's, or what stands in for it."""
         result = served(func, args, kwargs)
         return func(*args, **(kwargs or {})) if result is NotImplemented else result
+
+
+class noted_calls(functional_calls):  # noqa: N801  As its base.
+    """A scope of `functional_calls` that notes whether any call was served."""
+
+    any_served = False
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Calls a function of PyTorch's, or what stands in for it."""
+        result = served(func, args, kwargs)
+        if result is NotImplemented:
+            return func(*args, **(kwargs or {}))
+        self.any_served = True
+        return result

@@ -11,6 +11,7 @@ from torchgraft.nn.grafting.calls import calls_of, give
 from torchgraft.nn.grafting.functional import computes_itself
 from torchgraft.nn.grafting.measuring import measure
 from torchgraft.nn.grafting.methods import NAME, computes_as_its_base, methods_of, names_of_forward, take_back
+from torchgraft.nn.grafting.reading import functions_called, why_not_served
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -31,13 +32,24 @@ def runs_on_operators(module: nn.Module) -> bool:
 
 def convolves(module: nn.Module) -> bool:
     """Whether a module is a convolution, or calls one as a function that is known here."""
+    return isinstance(module, _ConvNd) or bool(named_functions(module))
+
+
+def is_known_depthwise(module: nn.Module) -> bool:
+    """Whether what a module calls is depthwise for certain: a function may be called for other convolutions, too."""
     return isinstance(module, _ConvNd) or bool(calls_of(module).functions)
+
+
+def named_functions(module: nn.Module) -> tuple[str, ...]:
+    """The names of the functions that a module's own code calls, and that compute depthwise convolutions."""
+    return calls_of(module).functions or functions_called(module)
 
 
 def why_not(module: nn.Module) -> str:
     """The reason why a module that convolves is not grafted; empty if there is none."""
     if not isinstance(module, _ConvNd):
-        return calls_of(module).reason
+        calls = calls_of(module)
+        return calls.reason if calls.functions else why_not_served(module)
     if isinstance(module, LazyModuleMixin):
         return "it has no sizes before its first call: graft after that call"
     if module.groups == 1:
@@ -117,7 +129,9 @@ def graft(model: Model, example: Any = None) -> Model:
         vars(layer).pop(NAME, None)
         if name in measured:
             vars(layer)[NAME] = measured[name]
-        if name not in measured or measured[name].gains:
+        # A module whose calls of functions are not measured made none that is depthwise, or was not reached.
+        is_guess = example is not None and not is_known_depthwise(layer)
+        if measured[name].gains if name in measured else not is_guess:
             give(layer)
     return model
 
