@@ -150,19 +150,26 @@ def _calls_of(kind: type) -> _Calls:
 class Caller(Forward):
     """A method of a module whose class calls such functions: the class's own code, with what stands in for them."""
 
-    __slots__ = ("_function", "name")
+    __slots__ = ("_function", "_theirs", "name")
 
     def __init__(self, layer: nn.Module, name: str) -> None:
         super().__init__(layer)
         self.name = name
+        self._find(layer)
+
+    def _find(self, layer: nn.Module) -> None:
+        self._theirs: Callable[..., Any] = getattr(type(layer), self.name)
         # A file may be loaded where the class calls none of the functions.
-        self._function: Callable[..., Any] = _calls_of(type(layer)).methods.get(name) or getattr(type(layer), name)
+        self._function: Callable[..., Any] = _calls_of(type(layer)).methods.get(self.name) or self._theirs
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Runs the class's own method, and causal convolutions on operators."""
         layer = self._layer() or self._found()
         if is_recorded_to_be_read():
             return getattr(type(layer), self.name)(layer, *arguments, **named)
+        if getattr(type(layer), self.name) is not self._theirs:
+            # Another tool has given the class a method of its own.
+            self._find(layer)
         return self._function(layer, *arguments, **named)
 
     def of(self, layer: nn.Module) -> "Caller":

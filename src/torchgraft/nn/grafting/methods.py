@@ -27,6 +27,8 @@ NAME = "_torchgraft_measured"
 # As PyTorch has them: another tool may put its own in their place later.
 _PLAIN = [(base, base.forward, base._conv_forward) for base in (nn.Conv1d, nn.Conv2d, nn.Conv3d)]
 
+_CONV_FORWARD = {rank: conv_forward for rank, (_, _, conv_forward) in enumerate(_PLAIN, 1)}
+
 
 class Method:
     """A method of one layer, kept in the layer's own `__dict__` under the name of the method that it stands for.
@@ -96,9 +98,10 @@ class ConvForward(Method):
             result: Tensor = type(layer)._conv_forward(layer, input, weight, bias)
             return result
         rank = len(layer.kernel_size)
-        if is_replaced(rank):
+        theirs = type(layer)._conv_forward
+        if is_replaced(rank) or theirs is not _CONV_FORWARD[rank]:
             with functional_calls():
-                result = type(layer)._conv_forward(layer, input, weight, bias)
+                result = theirs(layer, input, weight, bias)
                 return result
         return convolve(layer, DEPTHWISE[rank], input, weight, bias)
 
