@@ -642,6 +642,22 @@ def test_a_class_whose_method_was_replaced_computes_by_it(monkeypatch):
     assert not layer(torch.randn(1, 4, 5, 5)).any()
 
 
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("method", ["_conv_forward", "forward"])
+def test_a_method_that_a_class_gets_after_its_layer_was_grafted(name, method, compiled, monkeypatch):
+    layer, input = kind_and_input(name)
+    if method == "_conv_forward" and "Transpose" in name:
+        pytest.skip("transposed layers call no such method")
+    graft(layer)
+    theirs = getattr(type(layer), method)
+    monkeypatch.setattr(type(layer), method, lambda self, *arguments: 2 * theirs(self, *arguments))
+    expected = ungraft(copy.deepcopy(layer))(input)
+    run = torch.compile(layer, backend="aot_eager", fullgraph=True) if compiled else layer
+    torch.testing.assert_close(run(input), expected)
+    assert compiled or len(calls_of(lambda: layer(input))) == 1
+
+
 def test_a_grafted_model_is_freed_as_soon_as_nobody_holds_it():
     gc.disable()
     try:

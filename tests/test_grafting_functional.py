@@ -6,6 +6,7 @@ import inspect
 import io
 import itertools
 import pickle
+import sys
 
 import pytest
 import torch
@@ -343,6 +344,71 @@ def test_a_compiled_module_and_one_that_is_not_grafted_share_no_code():
     for module in (grafted, plain, grafted):
         torch.testing.assert_close(torch.compile(module, backend=note, fullgraph=True)(input), plain(input))
     assert seen == [False, True]
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_a_method_that_a_class_gets_after_its_module_was_grafted(name, compiled, monkeypatch):
+    module, input = graft(KINDS[name]()), torch.randn(INPUTS[name])
+    theirs = KINDS[name].forward
+    monkeypatch.setattr(KINDS[name], "forward", lambda self, *arguments: 2 * theirs(self, *arguments))
+    expected = ungraft(copy.deepcopy(module))(input)
+    run = torch.compile(module, backend="aot_eager", fullgraph=True) if compiled else module
+    torch.testing.assert_close(run(input), expected)
+    assert compiled or calls_of(lambda: module(input)) == [FORWARD]
+
+
+FACTOR, PASSES = 1.0, 0
+
+
+class Counting(nn.Module):
+    """Reads a variable of its file, and writes one, before and after a method of its own that does so too."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1d = nn.Conv1d(6, 6, 4, groups=6)
+
+    def forward(self, x):
+        global PASSES
+        PASSES += 1
+        return self.convolved(x) + PASSES
+
+    def convolved(self, x):
+        global PASSES
+        PASSES += 10
+        return FACTOR * causal_conv1d_fn(x, self.conv1d.weight.squeeze(1), self.conv1d.bias, activation=None)
+
+
+class Outer(Counting):
+    """Calls the function in both methods, so that both are copied."""
+
+    def forward(self, x):
+        global PASSES
+        PASSES += 1
+        first = causal_conv1d_fn(x, self.conv1d.weight.squeeze(1), self.conv1d.bias, activation=None)
+        return first + self.convolved(x) + PASSES
+
+
+@pytest.mark.parametrize("kind", [Counting, Outer])
+def test_variables_of_a_file_are_read_and_written_as_the_file_has_them(kind, monkeypatch):
+    here = sys.modules[__name__]
+    monkeypatch.setattr(here, "FACTOR", 1.0)
+    monkeypatch.setattr(here, "PASSES", 0)
+    module, input = graft(kind()), torch.randn(2, 6, 7)
+    plain = ungraft(copy.deepcopy(module))
+    for factor in (1.0, 3.0, -2.0):
+        here.FACTOR, here.PASSES = factor, 100
+        expected, passes = plain(input), here.PASSES
+        here.PASSES = 100
+        torch.testing.assert_close(module(input), expected)
+        assert here.PASSES == passes == 111
+    assert set(calls_of(lambda: module(input))) == {FORWARD}
+
+
+def test_a_function_that_a_file_gets_after_its_module_was_grafted(monkeypatch):
+    module, input = graft(Bound()), torch.randn(2, 6, 7)
+    monkeypatch.setattr(sys.modules[__name__], "causal_conv1d_fn", lambda x, *others, **named: 2 * x)
+    torch.testing.assert_close(module(input), 2 * input)
 
 
 def test_a_model_for_onnx_holds_pytorchs_convolution(monkeypatch):

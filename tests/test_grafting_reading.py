@@ -11,7 +11,9 @@ import torch
 import torch.nn.functional
 import torch.nn.functional as F
 import torch.nn.functional as other_name
+from functorch.compile import make_boxed_func
 from torch import nn
+from torch._dynamo.backends.common import aot_autograd
 from torch.nn.functional import conv2d, conv_transpose2d
 from torch.nn.functional import conv2d as another_conv2d
 
@@ -336,7 +338,7 @@ class Keywords(Weighted):
         return F.conv2d(images, self.weight, groups=self.groups)
 
 
-TWO, THREE = ["depthwise_conv2d"] * 2, ["depthwise_conv2d"] * 3
+TWO = ["depthwise_conv2d"] * 2
 # The classes, with the operators that a call runs on.
 KINDS = {
     kind.__name__: (kind, operators)
@@ -377,7 +379,7 @@ KINDS = {
         Gradients: TWO,
         WithOwnGradient: ["depthwise_conv2d"],
         Block: TWO,
-        Lazy: ["depthwise_conv2d"],
+        Lazy: TWO,
         NoGradients: ["depthwise_conv2d"],
         Keywords: ["depthwise_conv2d"],
     }.items()
@@ -431,12 +433,309 @@ class TestKinds:
     def test_compiled(self, name):
         module, input = built(name)
         expected = values_and_gradients(copy.deepcopy(module), input)
-        torch._dynamo.reset()
-        try:
-            torch.compile(module, backend="aot_eager", fullgraph=True)
-            plainly = values_and_gradients(torch.compile(module, backend="aot_eager", fullgraph=True), input)
-        except Exception:
-            pytest.skip("PyTorch does not compile it whole")
-        torch.testing.assert_close(plainly, expected)
         compiled = torch.compile(graft(module), backend="aot_eager", fullgraph=True)
         torch.testing.assert_close(values_and_gradients(compiled, input), expected)
+        seen = []
+
+        def note(graph, example):
+            names = map(str, (node.target for node in graph.graph.nodes))
+            seen.extend(name.split(".")[1].lstrip("_") for name in names if name.startswith("torchgraft"))
+            return make_boxed_func(graph.forward)
+
+        torch._dynamo.reset()
+        with torch.no_grad():
+            called(torch.compile(module, backend=aot_autograd(fw_compiler=note), fullgraph=True), input)
+        assert seen == KINDS[name][1]
+
+
+COPIES = {
+    "deepcopy": lambda module, input: copy.deepcopy(module),
+    "pickle": lambda module, input: pickle.loads(pickle.dumps(module)),
+    "a file": lambda module, input: by_file(module),
+    "a shallow copy": lambda module, input: copy.copy(copy.deepcopy(module)),
+    "exported": lambda module, input: torch.export.export(module, (input,)).module(),
+    "traced": lambda module, input: torch.jit.trace(module, (input,)),
+    "a replica": lambda module, input: replica_of(module),
+}
+COPIED = ["BlurPool", "CondConv", "HeldPartial", "HelperOfAHelper", "Block"]
+
+
+def replica_of(module):
+    """As `torch.nn.DataParallel` makes it, which sets the replicas of submodules and then their weights."""
+    replica = module._replicate_for_data_parallel()
+    replica._modules = {name: replica_of(each) for name, each in module._modules.items()}
+    for name, parameter in module._parameters.items():
+        setattr(replica, name, parameter)
+    return replica
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.* is deprecated")
+@pytest.mark.parametrize("make", COPIES.values(), ids=COPIES.keys())
+@pytest.mark.parametrize("name", COPIED)
+def test_copies_compute_and_train(name, make):
+    module, input = built(name)
+    input.requires_grad_()
+
+    def value_and_gradient(module):
+        output = module(input)
+        return output, torch.autograd.grad(output.square().sum(), input)
+
+    expected = value_and_gradient(copy.deepcopy(module))
+    made = make(graft(module), input)
+    torch.testing.assert_close(value_and_gradient(made), expected)
+    # A size that is read while a module is traced is a tensor, and groups that are one are left to PyTorch.
+    if make is not COPIES["traced"] or name in ("HeldPartial", "Block"):
+        assert calls_of(lambda: made(input)) == KINDS[name][1]
+
+
+def test_a_replica_computes_with_its_own_weights():
+    module, input = built("Imported")
+    expected = 2 * module(input)
+    replica = replica_of(graft(module))
+    replica._parameters.clear()
+    replica.weight, replica.bias = 2 * module.weight, 2 * module.bias
+    torch.testing.assert_close(replica(input), expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.* is deprecated")
+def test_torch_jit_script_compiles_the_class():
+    module, input = built("BlurPool")
+    expected = module(input)
+    scripted = torch.jit.script(graft(nn.Sequential(module)))
+    torch.testing.assert_close(scripted(input), expected)
+    assert not graft_report(graft(scripted)).functions
+
+
+def test_a_graph_of_torch_fx_is_that_of_a_model_which_is_not_grafted():
+    model = nn.Sequential(built("Imported")[0], built("Method")[0], built("Block")[0])
+    expected = torch.fx.symbolic_trace(copy.deepcopy(model)).code
+    traced = torch.fx.symbolic_trace(graft(model))
+    assert traced.code == expected
+    images = built("Block")[1].repeat(1, 1, 3, 3)
+    torch.testing.assert_close(traced(images), model(images))
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_a_graph_that_others_read_holds_convolutions_of_pytorch():
+    module, input = built("BlurPool")
+    graph, _ = torch.jit._get_trace_graph(graft(module), (input,))
+    assert "aten::_convolution" in str(graph)
+    assert "torchgraft" not in str(graph)
+
+
+class Holder(nn.Module):
+    """Calls layers that have the names of functions, and functions that convolve nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv2d = nn.Conv2d(CHANNELS, CHANNELS, 3, groups=CHANNELS)
+        self.functional = self.F = nn.ModuleDict({"conv1d": self.conv2d})
+
+    def forward(self, x):
+        x = F.group_norm(torch.relu(self.conv2d(x)), num_groups=2)
+        return F.batch_norm(self.F["conv1d"](x), None, None, None, None, True, 0.1, 1e-5)
+
+    def merge(self):
+        return conv2d(self.conv2d.weight, self.conv2d.weight, groups=CHANNELS)
+
+
+class Dense(nn.Module):
+    def __init__(self, groups=1, channels=CHANNELS):
+        super().__init__()
+        self.in_channels, self.groups = channels, groups
+        self.weight = nn.Parameter(torch.randn(CHANNELS, channels // groups, 3, 3))
+
+    def forward(self, x):
+        return F.conv2d(x, self.weight, groups=self.groups)
+
+
+class Ungrouped(nn.Module):
+    def forward(self, x):
+        return F.conv2d(x, x.new_ones(1, x.shape[1], 3, 3))
+
+
+class Convolutions(nn.Conv2d):
+    """A dense layer that calls the function."""
+
+    def forward(self, x):
+        return F.conv2d(x, self.weight, groups=self.groups)
+
+
+class HelperOfPyTorch(nn.Module):
+    def forward(self, x):
+        return F.interpolate(x, scale_factor=2), torch.nn.grad.conv2d_input(x.shape, x, x, groups=self.groups)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        Dense(),
+        Dense(groups=2),
+        Ungrouped(),
+        Convolutions(4, 4, 3),
+        HelperOfPyTorch(),
+        nn.Sequential(nn.Conv2d(3, 4, 3)),
+        torch.jit.script(nn.ReLU()),
+        torch.fx.symbolic_trace(nn.Sequential(nn.ReLU())),
+        nn.MultiheadAttention(4, 2),
+        nn.GRU(4, 4),
+    ],
+    ids=lambda module: type(module).__name__,
+)
+def test_what_calls_no_function_that_can_be_depthwise_is_not_touched(module):
+    before = [set(vars(each)) for each in module.modules()]
+    assert not graft_report(graft(module)).functions
+    assert [set(vars(each)) for each in module.modules()] == before
+
+
+def test_a_module_that_calls_layers_is_not_touched():
+    holder = graft(Holder())
+    assert graft_report(holder).grafted == ("conv2d",)
+    assert "forward" not in vars(holder)
+
+
+class Later(Weighted):
+    """Is depthwise from some call on, or never."""
+
+    def __init__(self, first):
+        super().__init__()
+        self.first, self.passes = first, 0
+
+    def forward(self, x):
+        self.passes += 1
+        if self.passes < self.first:
+            return F.conv2d(x, self.weight.repeat(1, CHANNELS, 1, 1), groups=len(x) // 2)
+        return F.conv2d(x, self.weight, groups=len(self.weight))
+
+
+def test_a_module_in_which_no_call_is_depthwise_is_left_alone_after_a_while():
+    images = torch.randn(2, CHANNELS, 5, 5)
+    never, soon, late = (graft(Later(first)) for first in (100, 6, 9))
+    for module in (never, soon, late):
+        names = [calls_of(lambda module=module: module(images)) for _ in range(20)]
+        served = [number for number, each in enumerate(names, 1) if each]
+        assert served == (list(range(6, 21)) if module is soon else [])
+    reason = "no call in its first 8 passes was depthwise"
+    assert graft_report(never).left == graft_report(late).left == {"": reason}
+    assert graft_report(soon).grafted == ("",)
+    # It begins anew.
+    assert calls_of(lambda: graft(ungraft(late))(images))
+    assert "forward" not in vars(ungraft(never))
+
+
+class Again(Weighted):
+    """Computes a part of itself again when gradients are asked for."""
+
+    def convolved(self, x):
+        return F.conv2d(x, self.weight, groups=self.groups).square()
+
+    def forward(self, x):
+        return torch.utils.checkpoint.checkpoint(self.convolved, x, use_reentrant=False)
+
+
+class TestLeft:
+    """Modules that call functions, and are left, with a reason."""
+
+    def test_a_part_that_is_computed_again(self):
+        module = Again()
+        images = torch.randn(2, CHANNELS, 5, 5)
+        expected = values_and_gradients(copy.deepcopy(module), images)
+        assert "from a checkpoint" in graft_report(graft(module)).left[""]
+        torch.testing.assert_close(values_and_gradients(module, images), expected)
+
+    def test_a_module_that_is_computed_again_as_a_whole(self):
+        module, input = built("Imported")
+        expected = values_and_gradients(copy.deepcopy(module), input)
+
+        class Whole(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = graft(module)
+
+            def forward(self, x):
+                return torch.utils.checkpoint.checkpoint(self.inner, x, use_reentrant=False)
+
+        output, gradient, _ = values_and_gradients(Whole(), input)
+        torch.testing.assert_close((output, gradient), expected[:2])
+
+    def test_a_module_that_holds_many(self):
+        module = Block()
+        module.more = nn.Sequential(*(nn.ReLU() for _ in range(40)))
+        report = graft_report(graft(module))
+        assert report.grafted == ("last",)
+        assert "many modules" in report.left[""]
+
+    def test_a_forward_that_was_replaced(self):
+        module, input = built("Imported")
+        module.forward = types.MethodType(lambda self, x: 2 * Imported.forward(self, x), module)
+        expected = module(input)
+        assert "its forward was replaced" in graft_report(graft(module)).left[""]
+        torch.testing.assert_close(module(input), expected)
+
+    def test_a_forward_that_takes_no_module(self):
+        class Static(nn.Module):
+            @staticmethod
+            def forward(x):
+                return F.conv2d(x, x.new_ones(CHANNELS, 1, 2, 2), groups=CHANNELS)
+
+        images = torch.randn(2, CHANNELS, 5, 5)
+        expected = Static()(images)
+        module = graft(Static())
+        torch.testing.assert_close(module(images), expected)
+        graft(module, images)
+        torch.testing.assert_close(module(images), expected)
+
+
+def test_a_forward_that_a_class_gets_after_its_module_was_grafted(monkeypatch):
+    module, input = built("Imported")
+    theirs = Imported.forward
+    graft(module)
+    monkeypatch.setattr(Imported, "forward", lambda self, x: 2 * theirs(self, x))
+    torch.testing.assert_close(module(input), 2 * theirs(module, input))
+    assert len(calls_of(lambda: module(input))) == 1
+    monkeypatch.setattr(Imported, "forward", lambda self, x: x)
+    assert not graft_report(built("Imported")[0]).functions
+
+
+def test_a_hook_is_outside_and_is_called_once():
+    module, input = built("Imported")
+    seen = []
+    module.register_forward_hook(
+        lambda module, arguments, output: seen.append(conv2d(*arguments, module.weight, groups=4))
+    )
+    assert len(calls_of(lambda: graft(module)(input))) == len(seen) == 1
+
+
+def test_an_example_decides(monkeypatch):
+    import torchgraft.nn.grafting.measuring as measuring
+
+    model = nn.Sequential(Imported(), Imported(), Later(100))
+    images = torch.randn(2, CHANNELS, 9, 9)
+    times = iter([(1.0, 2.0), (2.0, 1.0)])
+    monkeypatch.setattr(measuring, "_time", lambda layer, call: next(times))
+    report = graft_report(graft(model, images))
+    assert report.grafted == ("1",)
+    assert report.left.keys() == {"0"}
+    assert report.graftable == ("2",)
+
+
+def test_the_report_names_the_functions():
+    report = graft_report(graft(nn.Sequential(BlurPool(), ByRank(), Transposed(), nn.Conv2d(4, 4, 3))))
+    assert report.functions == {"0": ("conv2d",), "1": ("conv1d",), "2": ("conv_transpose2d",)}
+    assert "  grafted    0, its calls of conv2d\n" in str(report)
+
+
+@pytest.mark.parametrize("name", ["BlurPool2d", "CondConv2d"])
+def test_layers_of_timm(name):
+    """Of the package, where it is installed: requirements/frictions.txt."""
+    try:
+        layers = pytest.importorskip("timm.layers")
+    except RuntimeError as error:  # torchvision is made for one build of PyTorch
+        pytest.skip(str(error))
+    torch.manual_seed(0)
+    blur = name == "BlurPool2d"
+    layer = (layers.BlurPool2d(8) if blur else layers.CondConv2d(8, 8, 3, groups=8)).double()
+    arguments = torch.randn(2, 8, 9, 9).double(), *([] if blur else [torch.rand(2, 4).double()])
+    expected = layer(*arguments)
+    torch.testing.assert_close(graft(layer)(*arguments), expected)
+    assert calls_of(lambda: layer(*arguments)) == ["depthwise_conv2d"]

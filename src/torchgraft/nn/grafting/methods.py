@@ -27,7 +27,8 @@ NAME = "_torchgraft_measured"
 # As PyTorch has them: another tool may put its own in their place later.
 _PLAIN = [(base, base.forward, base._conv_forward) for base in (nn.Conv1d, nn.Conv2d, nn.Conv3d)]
 
-_CONV_FORWARD = {rank: conv_forward for rank, (_, _, conv_forward) in enumerate(_PLAIN, 1)}
+# By the number of spatial dimensions: the operator, and the method that it stands for.
+_OPERATORS = {rank: (DEPTHWISE[rank], conv_forward) for rank, (_, _, conv_forward) in enumerate(_PLAIN, 1)}
 
 
 class Method:
@@ -98,12 +99,12 @@ class ConvForward(Method):
             result: Tensor = type(layer)._conv_forward(layer, input, weight, bias)
             return result
         rank = len(layer.kernel_size)
-        theirs = type(layer)._conv_forward
-        if is_replaced(rank) or theirs is not _CONV_FORWARD[rank]:
+        compute, theirs = _OPERATORS[rank]
+        if type(layer)._conv_forward is not theirs or is_replaced(rank):
             with functional_calls():
-                result = theirs(layer, input, weight, bias)
+                result = type(layer)._conv_forward(layer, input, weight, bias)
                 return result
-        return convolve(layer, DEPTHWISE[rank], input, weight, bias)
+        return convolve(layer, compute, input, weight, bias)
 
 
 class Forward(Method):
@@ -151,8 +152,10 @@ class FunctionsForward(Forward):
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Runs the class's own forward pass, and its depthwise convolutions on operators."""
-        # What is compiled pays for a scope once, and what is counted here would compile it anew.
-        if torch.compiler.is_compiling() or self._passes == self._SERVES:
+        # What is compiled or traced pays for a scope once. What is counted here would compile it anew, and traces of two
+        # kinds of scopes differ.
+        is_recorded = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
+        if is_recorded or self._passes == self._SERVES:
             return super().__call__(*arguments, **named)
         layer = self._layer() or self._found()
         if self._passes >= self._PATIENCE or Replicate.name not in vars(layer) or is_recorded_to_be_read():
