@@ -152,8 +152,8 @@ class FunctionsForward(Forward):
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Runs the class's own forward pass, and its depthwise convolutions on operators."""
-        # What is compiled or traced pays for a scope once. What is counted here would compile it anew, and traces of two
-        # kinds of scopes differ.
+        # What is compiled or traced pays for a scope once. What is counted here would compile it anew, and traces in
+        # two kinds of scopes differ.
         is_recorded = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
         if is_recorded or self._passes == self._SERVES:
             return super().__call__(*arguments, **named)
