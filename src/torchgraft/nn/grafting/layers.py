@@ -90,6 +90,10 @@ def graft(model: Model, example: Any = None) -> Model:
     transformers, mamba_ssm and fla do. Such a module gets methods that run the class's own code, in which these names
     mean torchgraft's operators; other modules that call the same functions are left alone.
 
+    Served are also other modules whose forward pass, by its code, calls a function such as `torch.nn.functional.conv2d`
+    with `groups`: blur pools, and convolutions whose weights are computed. Such a module runs in the scope
+    `functional_calls()`, until its first passes have shown that none of its calls is depthwise.
+
     `torch.jit.script` compiles the layers' classes; transposed layers, and those of subclasses with a forward pass of
     their own, are ungrafted by it. What is made for ONNX holds PyTorch's convolutions. What `torch.export` makes holds
     torchgraft's operators: call `ungraft` before what looks for convolutions in it, such as a quantiser.
@@ -97,7 +101,7 @@ def graft(model: Model, example: Any = None) -> Model:
     With an example, the model runs once, and each layer is timed with the calls that it got, PyTorch's way and on
     torchgraft's operators, in turn: forward, and backward where gradients flow, under the autocast and the gradient
     mode of the caller. Only layers that gain are grafted; those that the example does not reach are, too. So are other
-    modules that gain, whose own forward pass calls a function such as `torch.nn.functional.conv2d`.
+    modules that gain, whose own forward pass calls such a function, whether or not that shows in its code.
 
     What was measured stays with each layer, through copies, files and `graft_report`. The model's buffers and PyTorch's
     random numbers are afterwards what they were. Where `torch.distributed` is initialised, all processes must call

@@ -85,7 +85,7 @@ def _package(named: Any) -> str:
 
 @dataclass
 class _Reading:
-    """What the code of a forward pass reads, as far as it concerns convolutions.
+    """The names and functions that a forward pass reads, as far as they concern convolutions.
 
     Attributes:
         kind: the class whose methods are followed.
