@@ -202,6 +202,39 @@ def test_a_grafted_model_compiles_and_trains_under_autocast():
     assert torchgraft.fallbacks() == before
 
 
+@pytest.mark.parametrize("kind", ["a layer", "its own forward", "a function"])
+def test_autocast_inside_of_what_is_compiled(kind):
+    """The scope is part of the graph, and so is another one in the gradient."""
+
+    class Cast(nn.Conv2d if kind == "its own forward" else nn.Module):
+        def __init__(self):
+            if kind == "its own forward":
+                super().__init__(4, 4, 3, groups=4)
+            else:
+                super().__init__()
+                self.weight = nn.Parameter(torch.randn(4, 1, 3, 3))
+                self.layer = depthwise() if kind == "a layer" else nn.Identity()
+
+        def forward(self, images):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                if kind == "a layer":
+                    return self.layer(images)
+                return nn.functional.conv2d(images, self.weight, getattr(self, "bias", None), groups=4)
+
+    torch.manual_seed(0)
+    module, images = Cast(), torch.randn(2, 4, 9, 8)
+    wanted = list((module.layer if kind == "a layer" else module).parameters())
+
+    def run(module):
+        output = module(images)
+        return output, torch.autograd.grad(output.float().square().sum(), wanted)
+
+    expected = run(graft(module))
+    assert graft_report(module).grafted
+    torch.testing.assert_close(run(torch.compile(module, backend="aot_eager", fullgraph=True)), expected)
+    assert not torch.is_autocast_enabled("cpu")
+
+
 def test_averaged_and_replicated_models():
     model = graft(network())
     average = torch.optim.swa_utils.AveragedModel(model)

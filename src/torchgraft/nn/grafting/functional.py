@@ -127,9 +127,9 @@ def is_replaced(rank: int) -> bool:
 class functional_calls(TorchFunctionMode):  # noqa: N801  It is called as a function.
     """A scope in which depthwise calls of `torch.nn.functional.conv1d` and the like run on torchgraft's operators.
 
-    For calls that `graft` does not find: by no layer, and outside the forward passes of modules, say. Of `conv1d`, `conv2d`,
-    `conv3d` and the three `conv_transpose`, those calls are served that have a group a channel, more than one channel
-    and a floating dtype; every other call is PyTorch's. Backward passes need no scope. It holds for one thread.
+    For calls that `graft` does not find: by no layer, and outside the forward passes of modules, say. Of `conv1d`,
+    `conv2d`, `conv3d` and the three `conv_transpose`, those calls are served that have a group a channel, more than one
+    channel and a floating dtype; every other call is PyTorch's. Backward passes need no scope. It holds for one thread.
 
     Example:
         with torchgraft.functional_calls():
