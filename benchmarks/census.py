@@ -135,14 +135,15 @@ class Watch(TorchDispatchMode):
 
     Attributes:
         modules: names of the depthwise layers that were called as modules.
-        functions: names of the depthwise layers whose parameters an operator got outside a call of the layer.
+        functions: names of the depthwise layers whose parameters an operator got outside a call of the layer, each with
+            the modules whose own code called a convolution with them.
         convolutions: depthwise convolutions with a weight that no layer holds: the module that runs, weight, arguments.
     """
 
     def __init__(self, model: torch.nn.Module, layers: dict[str, conv._ConvNd]) -> None:
         super().__init__()
         self.modules: set[str] = set()
-        self.functions: set[str] = set()
+        self.functions: dict[str, set[str]] = {}
         self.convolutions: set[tuple[str, tuple[Any, ...]]] = set()
         self._model = model
         self._names = {id(module): name for name, module in model.named_modules()}
@@ -212,14 +213,19 @@ class Watch(TorchDispatchMode):
         """Notes the parameters of layers and the convolutions that run outside the calls of depthwise layers."""
         held = {self._held.get(each.untyped_storage()._cdata) for each in arguments if isinstance(each, torch.Tensor)}
         held.discard(None)
-        self.functions |= held
-        if function is not torch.ops.aten.convolution.default or held:
+        for name in held:
+            self.functions.setdefault(name, set())
+        if function is not torch.ops.aten.convolution.default:
+            return
+        around = self._names.get(id(self._running[-1]), "") if self._running else ""
+        if held:
+            for name in held:
+                self.functions[name].add(around)
             return
         input, weight, bias, stride, padding, dilation, transposed, _, groups = arguments
         if groups == input.shape[1] > 1 and self._running:
-            name = self._names.get(id(self._running[-1]), "")
             shape, settings = tuple(weight.shape), (tuple(stride), tuple(padding), tuple(dilation))
-            self.convolutions.add((name, (shape, *settings, transposed, groups, bias is not None)))
+            self.convolutions.add((around, (shape, *settings, transposed, groups, bias is not None)))
 
 
 def _zero(dtype: torch.dtype) -> bool | int | float:
@@ -259,7 +265,7 @@ def count(model: torch.nn.Module, inputs: Iterable[Inputs] = ()) -> Count:
     for arguments, named in inputs:
         error = watch.run(arguments, named)
         ran, why_not = ran or not error, why_not or error
-        if ran and layers.keys() <= watch.modules | watch.functions:
+        if ran and layers.keys() <= watch.modules | watch.functions.keys():
             break
     report = graft_report(model)
     reached = {*report.grafted, *report.graftable}
@@ -267,7 +273,10 @@ def count(model: torch.nn.Module, inputs: Iterable[Inputs] = ()) -> Count:
     called = _calls(model, layers, watch, ran)
     for name, layer in layers.items():
         left = "" if name in reached else report.left.get(name, "graft_report does not name it")
-        if not left and called[name] == _BY_A_FUNCTION:
+        by = watch.functions.get(name)
+        if by and by <= reached:
+            left = ""
+        elif not left and called[name] == _BY_A_FUNCTION:
             left = "graft_report names it, but a function gets its weight, and the layer is not called"
         is_padded = isinstance(layer.padding, str)
         padding = layer.padding if is_padded else _sizes(layer.padding)

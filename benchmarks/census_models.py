@@ -110,6 +110,9 @@ def _transformers_build(name: str) -> torch.nn.Module:
     config = CONFIG_MAPPING[name]()
     if hasattr(config, "use_pretrained_backbone"):
         config.use_pretrained_backbone = False
+    if hasattr(config, "use_mamba_kernels"):
+        # With them Jamba and Zamba refuse to run where packages for a GPU are not installed.
+        config.use_mamba_kernels = False
     return getattr(transformers, classes[name])(config)
 
 

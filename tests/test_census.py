@@ -1,5 +1,6 @@
 """The census of depthwise convolutions, on tiny models: no library of models is needed, and no network."""
 
+import functools
 import importlib.util
 import json
 import sys
@@ -131,7 +132,8 @@ class TestByAFunction:
         ],
         ids=["the weight", "a view", "a view of a view"],
     )
-    def test_a_layer_whose_weight_goes_there_is_not_reached(self, counted, weight):
+    @pytest.mark.parametrize("reached", [True, False])
+    def test_a_layer_whose_weight_goes_there_is_reached_with_the_module_around_it(self, counted, weight, reached):
         class Mixer(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -140,8 +142,24 @@ class TestByAFunction:
             def forward(self, input):
                 return F.conv1d(input, weight(self.conv1d), groups=8)
 
-        rows, _ = counted(nn.Sequential(Mixer(), Mixer()), images(1, 8, 20))
-        assert rows == {("Conv1d", "PyTorch's forward", "by a function", False): 2}
+        model = nn.Sequential(Mixer(), Mixer())
+        if not reached:
+            for mixer in model:
+                mixer.forward = functools.partial(Mixer.forward, mixer)
+        rows, _ = counted(model, images(1, 8, 20))
+        assert rows == {("Conv1d", "PyTorch's forward", "by a function", reached): 2}
+
+    def test_a_layer_whose_weight_is_multiplied_is_not_reached(self, counted):
+        class Mixer(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv1d = nn.Conv1d(8, 8, 4, groups=8)
+
+            def forward(self, input):
+                return (input * self.conv1d.weight[:, 0]).sum(-1)
+
+        rows, _ = counted(nn.Sequential(Mixer()), images(1, 8, 4))
+        assert rows == {("Conv1d", "PyTorch's forward", "by a function", False): 1}
 
     def test_a_convolution_without_a_layer_is_its_modules(self, counted):
         class Blur(nn.Module):
@@ -155,7 +173,7 @@ class TestByAFunction:
 
         model = nn.Sequential(Blur(), nn.Conv2d(4, 4, 1), Blur(), Doubling(4, 4, 3, groups=4))
         rows, found = counted(model, images(1, 4, 64, 64))
-        assert rows[("Blur", "no layer", "by a function", False)] == 2
+        assert rows[("Blur", "no layer", "by a function", True)] == 2
         # What a layer does inside a call of it is that layer's.
         assert sum(rows.values()) == 3
         assert {layer.stride for layer in found.layers if layer.computes == "no layer"} == {"2x2"}

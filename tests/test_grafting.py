@@ -202,6 +202,39 @@ def test_a_grafted_model_compiles_and_trains_under_autocast():
     assert torchgraft.fallbacks() == before
 
 
+@pytest.mark.parametrize("kind", ["a layer", "its own forward", "a function"])
+def test_autocast_inside_of_what_is_compiled(kind):
+    """The scope is part of the graph, and so is another one in the gradient."""
+
+    class Cast(nn.Conv2d if kind == "its own forward" else nn.Module):
+        def __init__(self):
+            if kind == "its own forward":
+                super().__init__(4, 4, 3, groups=4)
+            else:
+                super().__init__()
+                self.weight = nn.Parameter(torch.randn(4, 1, 3, 3))
+                self.layer = depthwise() if kind == "a layer" else nn.Identity()
+
+        def forward(self, images):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                if kind == "a layer":
+                    return self.layer(images)
+                return nn.functional.conv2d(images, self.weight, getattr(self, "bias", None), groups=4)
+
+    torch.manual_seed(0)
+    module, images = Cast(), torch.randn(2, 4, 9, 8)
+    wanted = list((module.layer if kind == "a layer" else module).parameters())
+
+    def run(module):
+        output = module(images)
+        return output, torch.autograd.grad(output.float().square().sum(), wanted)
+
+    expected = run(graft(module))
+    assert graft_report(module).grafted
+    torch.testing.assert_close(run(torch.compile(module, backend="aot_eager", fullgraph=True)), expected)
+    assert not torch.is_autocast_enabled("cpu")
+
+
 def test_averaged_and_replicated_models():
     model = graft(network())
     average = torch.optim.swa_utils.AveragedModel(model)
@@ -642,6 +675,22 @@ def test_a_class_whose_method_was_replaced_computes_by_it(monkeypatch):
     assert not layer(torch.randn(1, 4, 5, 5)).any()
 
 
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("method", ["_conv_forward", "forward"])
+def test_a_method_that_a_class_gets_after_its_layer_was_grafted(name, method, compiled, monkeypatch):
+    layer, input = kind_and_input(name)
+    if method == "_conv_forward" and "Transpose" in name:
+        pytest.skip("transposed layers call no such method")
+    graft(layer)
+    theirs = getattr(type(layer), method)
+    monkeypatch.setattr(type(layer), method, lambda self, *arguments: 2 * theirs(self, *arguments))
+    expected = ungraft(copy.deepcopy(layer))(input)
+    run = torch.compile(layer, backend="aot_eager", fullgraph=True) if compiled else layer
+    torch.testing.assert_close(run(input), expected)
+    assert compiled or len(calls_of(lambda: layer(input))) == 1
+
+
 def test_a_grafted_model_is_freed_as_soon_as_nobody_holds_it():
     gc.disable()
     try:
@@ -804,7 +853,7 @@ class TestExample:
         model[2].kernel_size = (2, 2)
         images = torch.randn(2, 4, 16, 16)
         expected, operators = model(images), ["depthwise_conv2d"]
-        assert graft_report(graft(model)).grafted == ()
+        assert graft_report(graft(model)).grafted == ("0", "2")
         graft(model, images)
         assert [type(layer).__name__ for layer, _ in timed] == ["Blur", "Blur"]
         report = graft_report(model)

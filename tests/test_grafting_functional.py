@@ -1,10 +1,12 @@
 """graft(model) where a module calls causal_conv1d as a function, as those of transformers, mamba_ssm and fla do."""
 
 import copy
+import importlib
 import inspect
 import io
 import itertools
 import pickle
+import sys
 
 import pytest
 import torch
@@ -49,6 +51,16 @@ LINEAR = {
     "shared_expert_intermediate_size": 16,
 }
 HEADS = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_chunk_size": 8}
+# Jamba and Zamba call their layer where the packages for a GPU are not wanted.
+SCANNED = {
+    "use_mamba_kernels": False,
+    "mamba_d_state": 4,
+    "mamba_dt_rank": 4,
+    "num_experts": 2,
+    "num_experts_per_tok": 1,
+    "attention_hidden_size": 64,
+    "attention_head_dim": 16,
+}
 # Classes of transformers 4.57, what they are made of, and the operators of a prompt and of five more tokens.
 MODELS = {
     "Mamba": ({"state_size": 4}, ["depthwise_conv1d"] * 2),
@@ -58,6 +70,11 @@ MODELS = {
     ),
     "Bamba": ({**ATTENTION, **HEADS, "attn_layer_indices": [1]}, ["depthwise_conv1d"]),
     "Lfm2": ({**ATTENTION, "layer_types": ["conv", "full_attention"]}, ["depthwise_conv1d"]),
+    "Jamba": ({**ATTENTION, **SCANNED, "attn_layer_period": 2, "attn_layer_offset": 1}, ["depthwise_conv1d"]),
+    "Zamba": (
+        {**ATTENTION, **SCANNED, "layers_block_type": ["mamba", "hybrid"], "n_mamba_heads": 2},
+        ["depthwise_conv1d"] * 2,
+    ),
     "Qwen3Next": (
         {**ATTENTION, **LINEAR, "head_dim": 8, "layer_types": ["linear_attention", "full_attention"]},
         ["depthwise_conv1d", *[STEP] * 5],
@@ -115,6 +132,52 @@ def test_the_path_of_transformers_that_needs_other_packages(monkeypatch):
     assert graft_report(layer).functions == {"": ("causal_conv1d_fn", "causal_conv1d_update")}
     assert calls_of(lambda: layer.cuda_kernels_forward(hidden)) == [FORWARD]
     torch.testing.assert_close(layer.cuda_kernels_forward(hidden), expected)
+
+
+@pytest.mark.parametrize("name", ["Jamba", "Zamba"])
+def test_a_prompt_and_tokens_through_packages_that_jamba_and_zamba_want(name, monkeypatch):
+    """With the package causal-conv1d these give it the weights of their layer; the scans are another package's."""
+    import transformers
+
+    modeling = importlib.import_module(f"transformers.models.{name.lower()}.modeling_{name.lower()}")
+    config = getattr(transformers, f"{name}Config")(**SIZES, **MODELS[name][0])
+    torch.manual_seed(0)
+    mixer = getattr(modeling, f"{name}MambaMixer")(config, 0).double()
+    assert graft_report(mixer).graftable == ("conv1d",)
+    monkeypatch.setattr(modeling, "causal_conv1d_fn", published.causal_conv1d_fn)
+    monkeypatch.setattr(modeling, "causal_conv1d_update", published.causal_conv1d_update)
+
+    def scan(inputs, *others, **named):
+        return inputs.cumsum(-1), inputs.new_zeros(*inputs.shape[:2], config.mamba_d_state)
+
+    monkeypatch.setattr(modeling, "selective_scan_fn", scan)
+    monkeypatch.setattr(modeling, "selective_state_update", lambda state, inputs, *others, **named: inputs)
+    prompt, token = (torch.randn(2, length, 32, dtype=torch.float64) for length in (7, 1))
+
+    def trained():
+        mixer.zero_grad()
+        output = mixer.cuda_kernels_forward(prompt)
+        output.square().sum().backward()
+        return output, {name: each.grad for name, each in mixer.named_parameters()}
+
+    @torch.no_grad()
+    def decoded():
+        kind = {"Jamba": "HybridMambaAttentionDynamicCache", "Zamba": "ZambaHybridDynamicCache"}[name]
+        cache = getattr(modeling, kind)(config, 2, dtype=torch.float64)
+        outputs = [mixer.cuda_kernels_forward(prompt, cache)]
+        cache.has_previous_state = True
+        outputs += [mixer.cuda_kernels_forward(each * token, cache) for each in (1, 2)]
+        return outputs, cache.conv_states[0]
+
+    expected, expected_steps = trained(), decoded()
+    graft(mixer)
+    assert graft_report(mixer).functions == {"": ("causal_conv1d_fn", "causal_conv1d_update")}
+    torch.testing.assert_close(trained(), expected)
+    torch.testing.assert_close(decoded(), expected_steps)
+    assert calls_of(lambda: mixer.cuda_kernels_forward(prompt)) == [FORWARD]
+    assert calls_of(decoded) == [FORWARD, STEP, STEP]
+    ungraft(mixer)
+    assert not calls_of(decoded)
 
 
 def test_functions_that_a_helper_hands_out(monkeypatch):
@@ -281,6 +344,71 @@ def test_a_compiled_module_and_one_that_is_not_grafted_share_no_code():
     for module in (grafted, plain, grafted):
         torch.testing.assert_close(torch.compile(module, backend=note, fullgraph=True)(input), plain(input))
     assert seen == [False, True]
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_a_method_that_a_class_gets_after_its_module_was_grafted(name, compiled, monkeypatch):
+    module, input = graft(KINDS[name]()), torch.randn(INPUTS[name])
+    theirs = KINDS[name].forward
+    monkeypatch.setattr(KINDS[name], "forward", lambda self, *arguments: 2 * theirs(self, *arguments))
+    expected = ungraft(copy.deepcopy(module))(input)
+    run = torch.compile(module, backend="aot_eager", fullgraph=True) if compiled else module
+    torch.testing.assert_close(run(input), expected)
+    assert compiled or calls_of(lambda: module(input)) == [FORWARD]
+
+
+FACTOR, PASSES = 1.0, 0
+
+
+class Counting(nn.Module):
+    """Reads a variable of its file, and writes one, before and after a method of its own that does so too."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1d = nn.Conv1d(6, 6, 4, groups=6)
+
+    def forward(self, x):
+        global PASSES
+        PASSES += 1
+        return self.convolved(x) + PASSES
+
+    def convolved(self, x):
+        global PASSES
+        PASSES += 10
+        return FACTOR * causal_conv1d_fn(x, self.conv1d.weight.squeeze(1), self.conv1d.bias, activation=None)
+
+
+class Outer(Counting):
+    """Calls the function in both methods, so that both are copied."""
+
+    def forward(self, x):
+        global PASSES
+        PASSES += 1
+        first = causal_conv1d_fn(x, self.conv1d.weight.squeeze(1), self.conv1d.bias, activation=None)
+        return first + self.convolved(x) + PASSES
+
+
+@pytest.mark.parametrize("kind", [Counting, Outer])
+def test_variables_of_a_file_are_read_and_written_as_the_file_has_them(kind, monkeypatch):
+    here = sys.modules[__name__]
+    monkeypatch.setattr(here, "FACTOR", 1.0)
+    monkeypatch.setattr(here, "PASSES", 0)
+    module, input = graft(kind()), torch.randn(2, 6, 7)
+    plain = ungraft(copy.deepcopy(module))
+    for factor in (1.0, 3.0, -2.0):
+        here.FACTOR, here.PASSES = factor, 100
+        expected, passes = plain(input), here.PASSES
+        here.PASSES = 100
+        torch.testing.assert_close(module(input), expected)
+        assert here.PASSES == passes == 111
+    assert set(calls_of(lambda: module(input))) == {FORWARD}
+
+
+def test_a_function_that_a_file_gets_after_its_module_was_grafted(monkeypatch):
+    module, input = graft(Bound()), torch.randn(2, 6, 7)
+    monkeypatch.setattr(sys.modules[__name__], "causal_conv1d_fn", lambda x, *others, **named: 2 * x)
+    torch.testing.assert_close(module(input), 2 * input)
 
 
 def test_a_model_for_onnx_holds_pytorchs_convolution(monkeypatch):

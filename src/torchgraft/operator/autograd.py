@@ -232,6 +232,12 @@ def _make_backward(
             hidden = nested(hidden, hidden_lists)
         arguments = (*values, *ctx.others) if tensors_first else together(values, ctx.others)
         if any_autocast():
+            if is_compiling():
+                # torch.compile begins again where it first reads a stride of a gradient. Begun again inside the scope
+                # below, it would never leave the scope.
+                for each in flat_results(output_grads) if gives_lists else output_grads:
+                    if each is not None:
+                        each.stride()
             # Autocast has done its work in the forward pass; the gradients have the dtypes that it chose.
             with torch.autocast(grad.device.type, enabled=False):
                 found = gradient(needs_grad, output_grads, hidden, *arguments)

@@ -1,5 +1,6 @@
 """Modules whose class calls a function causal_conv1d of another package: their methods, with other functions in it."""
 
+import builtins
 import dis
 import functools
 import types
@@ -8,12 +9,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
 from torchgraft.nn.grafting.causal import name_of, stand_in_for
 from torchgraft.nn.grafting.methods import (
     ConvForward,
     Forward,
+    FunctionsForward,
     Method,
     PrepareScriptable,
     Replicate,
@@ -35,13 +39,53 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes(each)
 
 
-def _reads(code: types.CodeType, name: str) -> bool:
-    """Whether the code of a function reads a global variable; an attribute of that name is another matter."""
-    return any(
-        each.opname == "LOAD_GLOBAL" and each.argval == name
-        for part in _codes(code)
-        for each in dis.get_instructions(part)
-    )
+def _globals_of(code: types.CodeType, operation: str) -> set[str]:
+    """The global variables that the code of a function reads or writes; an attribute of that name is another matter."""
+    instructions = (each for part in _codes(code) for each in dis.get_instructions(part))
+    return {each.argval for each in instructions if each.opname == operation}
+
+
+class _Globals:
+    """The global variables of copied functions: those of their file, but for the functions that they call.
+
+    Args:
+        scope: the global variables of the file.
+    """
+
+    def __init__(self, scope: dict[str, Any]) -> None:
+        self.scope, self.own = scope, dict(scope)
+        # By this name torch.compile would look variables up in the file, where they have other values.
+        self.own.pop("__name__", None)
+        # The names that have the same value in both, and the values of those that copies write, as both had them last.
+        self._shared: set[str] = set()
+        self.written: dict[str, Any] = {}
+
+    def add(self, code: types.CodeType, changes: Mapping[str, Any]) -> None:
+        """Adds the variables of a function.
+
+        Args:
+            code: of the function.
+            changes: the variables that have other values than in the file.
+        """
+        self.own.update(changes)
+        read, written = (_globals_of(code, f"{each}_GLOBAL") for each in ("LOAD", "STORE"))
+        names = (read | written) - changes.keys() - vars(builtins).keys()
+        self._shared = (self._shared | names) - changes.keys()
+        self.written.update((name, self.own.get(name)) for name in names & written)
+
+    def exchange(self) -> None:
+        """Gives the file the values that the copy has written, and the copy those that the file has now."""
+        own, scope = self.own, self.scope
+        for name, value in self.written.items():
+            if name in own and own[name] is not value:
+                scope[name] = own[name]
+        for name in self._shared:
+            if name in scope:
+                own[name] = scope[name]
+            else:
+                own.pop(name, None)
+        for name in self.written:
+            self.written[name] = own.get(name)
 
 
 @dataclass
@@ -53,13 +97,19 @@ class _Calls:
         functions: the names of the functions that are served.
         refused: the names of those that take other arguments.
         read: the variables that were read, with their values: as long as they have these, the copies hold.
+        globals: those of the copies, by the identity of those of the file.
     """
 
     methods: dict[str, types.FunctionType] = field(default_factory=dict)
     functions: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
     read: list[tuple[Mapping[str, Any], str, Any]] = field(default_factory=list)
+    globals: dict[int, _Globals] = field(default_factory=dict)
     _copies: dict[types.FunctionType, types.FunctionType | None] = field(default_factory=dict)
+
+    def holds(self) -> bool:
+        """Whether the file and the class still have the functions that were copied, and those that they called."""
+        return all(scope.get(name) is value for scope, name, value in self.read)
 
     def replaced(self, value: Any, scope: Mapping[str, Any] | None = None) -> Any:
         """The value that takes the place of a variable's; None if that calls no such function.
@@ -89,12 +139,12 @@ class _Calls:
         return self._copies[function]
 
     def _copy(self, function: types.FunctionType) -> types.FunctionType | None:
-        # The copy has global variables of its own: those of the file as they are now, but for the functions.
-        scope, changes = function.__globals__, {}
+        scope, changes = function.__globals__, dict[str, Any]()
+        read = _globals_of(function.__code__, "LOAD_GLOBAL")
         for name in {name for code in _codes(function.__code__) for name in code.co_names if name in scope}:
             value = scope[name]
             interesting = isinstance(value, (types.FunctionType, nn.Module, tuple))
-            if interesting and (not name_of(value) or _reads(function.__code__, name)):
+            if interesting and (not name_of(value) or name in read):
                 other = self.replaced(value, scope)
                 if other is not None:
                     changes[name] = other
@@ -110,12 +160,11 @@ class _Calls:
                 cells[place], is_wrapper = types.CellType(other), True
         if not (changes or is_wrapper):
             return None
-        own = {**scope, **changes}
-        # By this name torch.compile would look variables up in the file, where they have other values.
-        own.pop("__name__", None)
+        own = self.globals.setdefault(id(scope), _Globals(scope))
+        own.add(function.__code__, changes)
         # Compiled code belongs to a code object, so the copy has one of its own.
         code = function.__code__.replace()
-        copied = types.FunctionType(code, own, function.__name__, function.__defaults__, tuple(cells))
+        copied = types.FunctionType(code, own.own, function.__name__, function.__defaults__, tuple(cells))
         copied.__kwdefaults__ = function.__kwdefaults__
         functools.update_wrapper(copied, function)
         return copied
@@ -127,7 +176,7 @@ _FOUND: weakref.WeakKeyDictionary[type, _Calls] = weakref.WeakKeyDictionary()
 def _calls_of(kind: type) -> _Calls:
     """Finds the methods of a class that call such functions; layers of one class share them."""
     found = _FOUND.get(kind)
-    if found is not None and all(scope.get(name) is value for scope, name, value in found.read):
+    if found is not None and found.holds():
         return found
     found, seen = _Calls(), set()
     for each in kind.__mro__:
@@ -148,20 +197,38 @@ def _calls_of(kind: type) -> _Calls:
 class Caller(Forward):
     """A method of a module whose class calls such functions: the class's own code, with what stands in for them."""
 
-    __slots__ = ("_function", "name")
+    __slots__ = ("_calls", "_function", "_theirs", "name")
 
     def __init__(self, layer: nn.Module, name: str) -> None:
         super().__init__(layer)
         self.name = name
+        self._find(layer)
+
+    def _find(self, layer: nn.Module) -> None:
+        self._theirs: Callable[..., Any] = getattr(type(layer), self.name)
+        self._calls = _calls_of(type(layer))
         # A file may be loaded where the class calls none of the functions.
-        self._function: Callable[..., Any] = _calls_of(type(layer)).methods.get(name) or getattr(type(layer), name)
+        self._function: Callable[..., Any] = self._calls.methods.get(self.name) or self._theirs
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Runs the class's own method, and causal convolutions on operators."""
         layer = self._layer() or self._found()
+        theirs = getattr(type(layer), self.name)
         if is_recorded_to_be_read():
-            return getattr(type(layer), self.name)(layer, *arguments, **named)
-        return self._function(layer, *arguments, **named)
+            return theirs(layer, *arguments, **named)
+        if torch.compiler.is_compiling():
+            return (self._function if theirs is self._theirs else theirs)(layer, *arguments, **named)
+        if not self._calls.holds():
+            # Another tool has given the class or its file a function of its own.
+            self._find(layer)
+        for each in self._calls.globals.values():
+            each.exchange()
+        try:
+            return self._function(layer, *arguments, **named)
+        finally:
+            for each in self._calls.globals.values():
+                if each.written:
+                    each.exchange()
 
     def of(self, layer: nn.Module) -> "Caller":
         """The same method of another layer."""
@@ -252,6 +319,7 @@ def give(module: nn.Module) -> None:
     if not methods and computes_as_its_base(module):
         methods = {ConvForward.name: ConvForward(module)}
     elif not methods:
-        methods = {name: Forward(module) for name in names_of_forward(module)}
+        kind = Forward if isinstance(module, _ConvNd) else FunctionsForward
+        methods = {name: kind(module) for name in names_of_forward(module)}
         methods.update({each.name: each(module) for each in (Replicate, PrepareScriptable)})
     vars(module).update(methods)

@@ -99,6 +99,10 @@ _STAND_INS: dict[Callable[..., Any], Callable[..., Tensor]] = {
 }
 
 
+# The functions that are served, with their names in torch.nn.functional.
+NAMES: dict[Callable[..., Any], str] = {function: function.__name__ for function in _STAND_INS}
+
+
 def served(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Any:
     """Calls the operator that serves a call of a function of PyTorch's.
 
@@ -123,9 +127,9 @@ def is_replaced(rank: int) -> bool:
 class functional_calls(TorchFunctionMode):  # noqa: N801  It is called as a function.
     """A scope in which depthwise calls of `torch.nn.functional.conv1d` and the like run on torchgraft's operators.
 
-    For a model whose forward pass calls the functions itself, where `graft` finds no layer. Of `conv1d`, `conv2d`,
-    `conv3d` and the three `conv_transpose`, those calls are served that have a group a channel, more than one channel
-    and a floating dtype; every other call is PyTorch's. Backward passes need no scope. It holds for one thread.
+    For calls that `graft` does not find: by no layer, and outside the forward passes of modules, say. Of `conv1d`,
+    `conv2d`, `conv3d` and the three `conv_transpose`, those calls are served that have a group a channel, more than one
+    channel and a floating dtype; every other call is PyTorch's. Backward passes need no scope. It holds for one thread.
 
     Example:
         with torchgraft.functional_calls():
@@ -142,3 +146,23 @@ class functional_calls(TorchFunctionMode):  # noqa: N801  It is called as a func
         """Calls a function of PyTorch's, or what stands in for it."""
         result = served(func, args, kwargs)
         return func(*args, **(kwargs or {})) if result is NotImplemented else result
+
+
+class noted_calls(functional_calls):  # noqa: N801  As its base.
+    """A scope of `functional_calls` that notes whether any call was served."""
+
+    any_served = False
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Calls a function of PyTorch's, or what stands in for it."""
+        result = served(func, args, kwargs)
+        if result is NotImplemented:
+            return func(*args, **(kwargs or {}))
+        self.any_served = True
+        return result

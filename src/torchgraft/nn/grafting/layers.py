@@ -11,6 +11,7 @@ from torchgraft.nn.grafting.calls import calls_of, give
 from torchgraft.nn.grafting.functional import computes_itself
 from torchgraft.nn.grafting.measuring import measure
 from torchgraft.nn.grafting.methods import NAME, computes_as_its_base, methods_of, names_of_forward, take_back
+from torchgraft.nn.grafting.reading import functions_called, why_not_served
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -31,13 +32,24 @@ def runs_on_operators(module: nn.Module) -> bool:
 
 def convolves(module: nn.Module) -> bool:
     """Whether a module is a convolution, or calls one as a function that is known here."""
+    return isinstance(module, _ConvNd) or bool(named_functions(module))
+
+
+def is_known_depthwise(module: nn.Module) -> bool:
+    """Whether what a module calls is depthwise for certain: a function may be called for other convolutions, too."""
     return isinstance(module, _ConvNd) or bool(calls_of(module).functions)
+
+
+def named_functions(module: nn.Module) -> tuple[str, ...]:
+    """The names of the functions that a module's own code calls, and that compute depthwise convolutions."""
+    return calls_of(module).functions or functions_called(module)
 
 
 def why_not(module: nn.Module) -> str:
     """The reason why a module that convolves is not grafted; empty if there is none."""
     if not isinstance(module, _ConvNd):
-        return calls_of(module).reason
+        calls = calls_of(module)
+        return calls.reason if calls.functions else why_not_served(module)
     if isinstance(module, LazyModuleMixin):
         return "it has no sizes before its first call: graft after that call"
     if module.groups == 1:
@@ -78,6 +90,10 @@ def graft(model: Model, example: Any = None) -> Model:
     transformers, mamba_ssm and fla do. Such a module gets methods that run the class's own code, in which these names
     mean torchgraft's operators; other modules that call the same functions are left alone.
 
+    Served are also other modules whose forward pass, by its code, calls a function such as `torch.nn.functional.conv2d`
+    with `groups`: blur pools, and convolutions whose weights are computed. Such a module runs in the scope
+    `functional_calls()`, until its first passes have shown that none of its calls is depthwise.
+
     `torch.jit.script` compiles the layers' classes; transposed layers, and those of subclasses with a forward pass of
     their own, are ungrafted by it. What is made for ONNX holds PyTorch's convolutions. What `torch.export` makes holds
     torchgraft's operators: call `ungraft` before what looks for convolutions in it, such as a quantiser.
@@ -85,7 +101,7 @@ def graft(model: Model, example: Any = None) -> Model:
     With an example, the model runs once, and each layer is timed with the calls that it got, PyTorch's way and on
     torchgraft's operators, in turn: forward, and backward where gradients flow, under the autocast and the gradient
     mode of the caller. Only layers that gain are grafted; those that the example does not reach are, too. So are other
-    modules that gain, whose own forward pass calls a function such as `torch.nn.functional.conv2d`.
+    modules that gain, whose own forward pass calls such a function, whether or not that shows in its code.
 
     What was measured stays with each layer, through copies, files and `graft_report`. The model's buffers and PyTorch's
     random numbers are afterwards what they were. Where `torch.distributed` is initialised, all processes must call
@@ -117,7 +133,9 @@ def graft(model: Model, example: Any = None) -> Model:
         vars(layer).pop(NAME, None)
         if name in measured:
             vars(layer)[NAME] = measured[name]
-        if name not in measured or measured[name].gains:
+        # A module whose calls of functions are not measured made none that is depthwise, or was not reached.
+        is_guess = example is not None and not is_known_depthwise(layer)
+        if measured[name].gains if name in measured else not is_guess:
             give(layer)
     return model
 

@@ -1,11 +1,13 @@
 """Methods that a grafted layer has in place of its class's: the layer's class, and all that hangs on it, stay."""
 
+import inspect
 import sys
 import types
 import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from torchgraft.declaration import FLOATING
@@ -15,6 +17,7 @@ from torchgraft.nn.grafting.functional import (
     computes_itself,
     functional_calls,
     is_replaced,
+    noted_calls,
 )
 from torchgraft.nn.recording import is_recorded_to_be_read
 
@@ -23,6 +26,9 @@ NAME = "_torchgraft_measured"
 
 # As PyTorch has them: another tool may put its own in their place later.
 _PLAIN = [(base, base.forward, base._conv_forward) for base in (nn.Conv1d, nn.Conv2d, nn.Conv3d)]
+
+# By the number of spatial dimensions: the operator, and the method that it stands for.
+_OPERATORS = {rank: (DEPTHWISE[rank], conv_forward) for rank, (_, _, conv_forward) in enumerate(_PLAIN, 1)}
 
 
 class Method:
@@ -93,11 +99,12 @@ class ConvForward(Method):
             result: Tensor = type(layer)._conv_forward(layer, input, weight, bias)
             return result
         rank = len(layer.kernel_size)
-        if is_replaced(rank):
+        compute, theirs = _OPERATORS[rank]
+        if type(layer)._conv_forward is not theirs or is_replaced(rank):
             with functional_calls():
                 result = type(layer)._conv_forward(layer, input, weight, bias)
                 return result
-        return convolve(layer, DEPTHWISE[rank], input, weight, bias)
+        return convolve(layer, compute, input, weight, bias)
 
 
 class Forward(Method):
@@ -125,6 +132,43 @@ class Forward(Method):
         """The code of the class's own method: `torch.export` names its file and line."""
         code: types.CodeType = self.of_the_class().__code__
         return code
+
+
+class FunctionsForward(Forward):
+    """`forward` of a module that is no convolution, and whose code calls convolution functions.
+
+    Whether any of its calls is depthwise shows when it runs. Where none was in the first few passes, it runs outside a
+    scope from then on. A pass that is computed again for gradients is computed as before: where one call was served, a
+    scope stays.
+    """
+
+    __slots__ = ("_passes",)
+    _PATIENCE: ClassVar[int] = 8
+    _SERVES: ClassVar[int] = -1
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__(layer)
+        self._passes = 0
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Runs the class's own forward pass, and its depthwise convolutions on operators."""
+        # What is compiled or traced pays for a scope once. What is counted here would compile it anew, and traces in
+        # two kinds of scopes differ.
+        is_recorded = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined]
+        if is_recorded or self._passes == self._SERVES:
+            return super().__call__(*arguments, **named)
+        layer = self._layer() or self._found()
+        if self._passes >= self._PATIENCE or Replicate.name not in vars(layer) or is_recorded_to_be_read():
+            return type(layer).forward(layer, *arguments, **named)
+        with noted_calls() as scope:
+            result = type(layer).forward(layer, *arguments, **named)
+        self._passes = self._SERVES if scope.any_served else self._passes + 1
+        return result
+
+    @property
+    def why_not(self) -> str:
+        """The reason why it serves nothing; empty if it does, or may."""
+        return "" if self._passes < self._PATIENCE else f"no call in its first {self._PATIENCE} passes was depthwise"
 
 
 class Replicate(Method):
@@ -167,7 +211,9 @@ def computes_as_its_base(module: nn.Module) -> bool:
 def names_of_forward(module: nn.Module) -> list[str]:
     """The names under which a layer holds its class's forward pass: another one if a tool has put its own in front."""
     if Forward.name not in vars(module):
-        return [Forward.name]
+        # What is no plain function may not take the layer as its first argument.
+        is_plain = isinstance(inspect.getattr_static(type(module), Forward.name, None), types.FunctionType)
+        return [Forward.name] if is_plain else []
     own = types.MethodType(type(module).forward, module)
     return [name for name, value in vars(module).items() if isinstance(value, types.MethodType) and value == own]
 

@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass, field
 
 import torch
 
-from torchgraft.nn.grafting.calls import calls_of
-from torchgraft.nn.grafting.layers import convolves, is_grafted, runs_on_operators, why_not
+from torchgraft.nn.grafting.layers import convolves, is_grafted, named_functions, runs_on_operators, why_not
 from torchgraft.nn.grafting.measuring import Measured
 from torchgraft.nn.grafting.methods import NAME
 
@@ -61,7 +60,7 @@ def graft_report(model: torch.nn.Module) -> GraftReport:
     for name, module in model.named_modules():
         if not (convolves(module) or NAME in vars(module)):
             continue
-        if called := calls_of(module).functions:
+        if called := named_functions(module):
             functions[name] = called
         if NAME in vars(module):
             measured[name] = vars(module)[NAME]
