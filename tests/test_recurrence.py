@@ -214,6 +214,28 @@ def test_without_a_compiler_the_loop_serves_and_warns(name, monkeypatch, tmp_pat
     assert_same(ours, torch.autograd.grad([each.sum() for each in expected], leaves(given)))
 
 
+@pytest.mark.filterwarnings("ignore::torchgraft.PerformanceWarning")
+def test_compilers_trace_the_gradients_and_their_gradients(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHGRAFT_CACHE", str(tmp_path))
+    monkeypatch.setenv("TORCHGRAFT_JIT", "0")
+    recurrence = Recurrence("alone::traced", cells.make("gru"))
+    given = drawn(recurrence.cell)
+    tensors = [given["input"], given["weight_ih"], given["weight_hh"], given["initial"][0]]
+    kept = recurrence.operator.reference(*tensors[:3], None, None, tensors[3], False)[2:]
+    incoming = torch.randn(STEPS, BATCH, UNITS, dtype=torch.float64), torch.randn(BATCH, UNITS, dtype=torch.float64)
+    arguments = [each.detach().requires_grad_() for each in (*tensors, *kept, *incoming)]
+
+    def run(*arguments):
+        return recurrence.gradients(*arguments, False, True, True, True, True)
+
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    found = [
+        torch.autograd.grad(sum(each.square().sum() for each in function(*arguments)), arguments)
+        for function in (compiled, run)
+    ]
+    assert_same(*found, 0)
+
+
 def test_what_is_wrong_with_a_step_is_said_before_anything_is_compiled(monkeypatch):
     monkeypatch.setattr("torchgraft.recurrence.sequence.load_inline", lambda *_, **__: pytest.fail("compiled"))
     with pytest.raises(ValueError, match="every unit must be computed"):

@@ -173,6 +173,7 @@ class _Declared:
     def __init__(self, name: str, cell: Cell) -> None:
         self.cell, self.definition = cell, Definition(cell)
         self._short = name
+        _DEFINITIONS[name] = self.definition
         biases = ["Tensor? bias", *["Tensor? message_bias"] * cell.gates_apart]
         self._own = [f"Tensor parameter_{each}" for each in cell.parameter_names]
         initial = [f"Tensor initial_{each}" for each in cell.state_names]
@@ -200,7 +201,7 @@ class _Declared:
             "reference": self.definition.sequence,
             "output": self._output,
             "shapes": _arrow(["T B I", *weights, *["B H"] * states], ["T B H", *["B H"] * states, *kept]),
-            "gradient": _gradient_formula(self.definition, gradients, self._biases),
+            "gradient": _gradient_formula(self._short, gradients, self._biases),
             "visible_outputs": 1 + states,
             "autocast": "lower",
             "flops": _flops,
@@ -223,7 +224,7 @@ class _Declared:
             "output": self._gradients_output,
             "shapes": _arrow([*given, *kept, "T B H", *["B H"] * states], ["..."] * self._given),
             "gradient": gradient_by_reference(
-                _as_function(self.definition.gradients), len(given) + len(kept) + self._grads
+                _reference_of(self._short, of_gradients=True), len(given) + len(kept) + self._grads
             ),
             "flops": _gradients_flops,
             # Those of an input of two bytes are in float32.
@@ -271,9 +272,9 @@ class _Declared:
         )
 
 
-def _gradient_formula(definition: Definition, gradients: Operator, biases: int) -> Callable[..., Any]:
+def _gradient_formula(name: str, gradients: Operator, biases: int) -> Callable[..., Any]:
     """The gradient formula of a recurrence."""
-    call, sequence = gradients.call, _as_function(definition.sequence)
+    call, sequence = gradients.call, _reference_of(name)
 
     def gradient(
         needs_grad: Sequence[bool],
@@ -294,13 +295,17 @@ def _gradient_formula(definition: Definition, gradients: Operator, biases: int) 
     return gradient
 
 
-def _as_function(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that calls a method: compilers cannot trace a gradient formula that holds a method."""
+# By the names of their recurrences. Compilers look into what a gradient formula refers to, and can do so with an object
+# that a module holds, and not with one that a function holds.
+_DEFINITIONS: dict[str, Definition] = {}
 
-    def function(*arguments: Any) -> Any:
-        return method(*arguments)
 
-    return function
+def _reference_of(name: str, *, of_gradients: bool = False) -> Callable[..., tuple[Tensor, ...]]:
+    def reference(*arguments: Any) -> tuple[Tensor, ...]:
+        definition = _DEFINITIONS[name]
+        return definition.gradients(*arguments) if of_gradients else definition.sequence(*arguments)
+
+    return reference
 
 
 def _schema(name: str, arguments: Sequence[str], results: int) -> str:
