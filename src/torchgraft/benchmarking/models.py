@@ -125,9 +125,8 @@ class _Conformer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         models = importlib.import_module("torchaudio.models")
-        self.layers = models.Conformer(
-            input_dim=512, num_heads=8, ffn_dim=2048, num_layers=8, depthwise_conv_kernel_size=31, dropout=0.0
-        )
+        # Features, heads, features between two products, layers, and how wide the convolutions are.
+        self.layers = models.Conformer(512, 8, 2048, 8, 31, dropout=0.0)
 
     def forward(self, input: Tensor) -> Tensor:
         """Transforms sequences (N, L, features), none of which has padding."""
