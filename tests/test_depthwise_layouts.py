@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import torchgraft
 from torchgraft import graft
+from torchgraft._private.pytorch import is_of_onednn
 from torchgraft.checking import find_devices
 from torchgraft.checking.tensors.strides import in_ambiguous_strides
 from torchgraft.operator import FLOATING
@@ -207,9 +208,13 @@ def test_strides_of_second_derivatives():
     """Of all but the weight: where its second derivative differs, docs/depthwise_conv2d.md says."""
     random = Random("second derivatives")
     for _ in range(200):
-        drawn = draw(random, "cpu", random.choice(FLOATING), least_batch=1)
+        dtype = random.choice(FLOATING)
+        drawn = draw(random, "cpu", dtype, least_batch=1)
         of_input = in_ambiguous_strides(torch.ones_like(drawn.input), random)
         of_weight = in_ambiguous_strides(torch.ones_like(drawn.layer.weight.data), random)
+        # On a processor without AVX-512 PyTorch computes halves otherwise, and cuts what it padded on one side alone.
+        if drawn.layer.padding == "same" and dtype.itemsize == 2 and not is_of_onednn(dtype):
+            continue
 
         def strides(layer: nn.Module) -> list[Any]:
             input, output_grad = (each.detach().requires_grad_() for each in (drawn.input, drawn.output_grad))  # noqa: B023
