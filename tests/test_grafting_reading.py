@@ -37,7 +37,7 @@ class Weighted(nn.Module):
 
 
 class BlurPool(nn.Module):
-    """As timm has it: reflected borders, and a kernel in a buffer."""
+    """A blur like timm's: reflected borders, and a kernel in a buffer."""
 
     def __init__(self):
         super().__init__()
@@ -50,7 +50,7 @@ class BlurPool(nn.Module):
 
 
 class CondConv(nn.Module):
-    """As timm has it: each image has weights of its own, a mixture of those of experts."""
+    """Weights like those of timm's CondConv2d: each image has its own, a mixture of those of experts."""
 
     def __init__(self):
         super().__init__()
@@ -461,7 +461,7 @@ COPIED = ["BlurPool", "CondConv", "HeldPartial", "HelperOfAHelper", "Block"]
 
 
 def replica_of(module):
-    """As `torch.nn.DataParallel` makes it, which sets the replicas of submodules and then their weights."""
+    """Makes a replica like `torch.nn.DataParallel`, which sets the replicas of submodules and then their weights."""
     replica = module._replicate_for_data_parallel()
     replica._modules = {name: replica_of(each) for name, each in module._modules.items()}
     for name, parameter in module._parameters.items():

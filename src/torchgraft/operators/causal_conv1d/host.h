@@ -90,8 +90,7 @@ std::optional<Tensor> readable_weight(const std::optional<Tensor>& tensor, const
 }
 
 // The messages are those of `explain` in operator.py and update.py: a C++ program without Python reads these.
-// What is wrong with numbers of dimensions, or with sizes that two tensors share, both say by the declared
-// shapes.
+// The declared shapes say what is wrong with numbers of dimensions, or with sizes that two tensors share.
 inline void check_state(const char* name, const Tensor& input, const std::optional<Tensor>& state,
                         const Sizes& sizes, const char* argument) {
   if (!state) return;

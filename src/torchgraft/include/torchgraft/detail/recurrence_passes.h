@@ -102,7 +102,7 @@ std::vector<Tensor> forward(const Run& run, Given given, const std::optional<Ten
   });
 }
 
-// What the forward pass kept, the gradients of its results, and which gradients are wanted.
+// The tensors that the forward pass kept, the gradients of its results, and which gradients are wanted.
 struct Backward {
   Tensor gates;                               // (steps, batch, gates * units)
   std::optional<Tensor> message_gates;        // likewise, if the gates are apart

@@ -11,7 +11,7 @@
 namespace torchgraft::depthwise::volumes {
 namespace {
 
-// What a thread computes with. These arrays are no members of what uses them: the compiler would keep all
+// The arrays that a thread computes with. They are no members of what uses them: the compiler would keep all
 // members in memory until it has unrolled the loops.
 template <typename Traits>
 struct ChannelsCorrelateArrays {
