@@ -9,7 +9,7 @@ import torch
 
 import torchgraft
 from torchgraft import load_inline, native
-from torchgraft.building import BuildError
+from torchgraft.building import BuildError, inline
 from torchgraft.building import compile as compiling
 from torchgraft.sampling import Drawn, Sample, Samples
 
@@ -180,3 +180,22 @@ def test_dtypes_that_an_argument_names_have_the_kernel_and_whole_numbers_are_sum
     assert operator(counts).tolist() == [2**24 + 2]
     assert operator(counts.long()).tolist() == [2**24 + 2]
     assert not [each for each in torchgraft.fallbacks() if each.operator == "inline::total"]
+
+
+@pytest.mark.skipif("Free Software" not in compiling.version_of("c++"), reason="other compilers do it in other ways")
+class TestCompiledHeaders:
+    def test_what_a_text_may_use_is_compiled_once(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("TORCHGRAFT_CACHE", str(tmp_path))
+        # A compiled header that does not fit is passed over, and this makes that an error.
+        monkeypatch.setenv("CXXFLAGS", "-Winvalid-pch -Werror")
+        for factor in (21, 22):
+            assert answers(scaled(factor)) == {factor}
+        assert len(list(tmp_path.glob("made/header-*/torchgraft/detail/inline_cpu.h.gch"))) == 1
+
+    def test_a_text_finds_it_before_the_header(self, tmp_path):
+        header = tmp_path / "torchgraft/detail/inline_cpu.h"
+        header.parent.mkdir(parents=True)
+        header.write_text("#error this one\n")
+        source = inline.write_source("inline::scaled", "cpu", TEXT, tmp_path)
+        with pytest.raises(BuildError, match="this one"):
+            compiling.build("inline", [source], tmp_path, defined={"TORCHGRAFT_PRECOMPILED": str(tmp_path)})

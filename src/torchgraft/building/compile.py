@@ -13,8 +13,9 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -67,6 +68,7 @@ def build(
     architectures: str | None = None,
     native: bool = False,
     schemas: Path | None = None,
+    defined: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Compiles kernels into `<namespace>_cpu.so` and `<namespace>_cuda.so`, the names that `native.load` looks for.
 
@@ -87,6 +89,7 @@ def build(
         native: whether the CPU library is for this machine's processor alone, with its widest vectors.
         schemas: what torchgraft.authoring.cpp has written: `<namespace>_schemas.so` is made of it, which C++ programs
             without Python load.
+        defined: further variables for CMake.
 
     Raises:
         MissingToolError: there is no CMake, Ninja or compiler, or CMake is too old; a BuildError too.
@@ -125,14 +128,15 @@ def build(
         "TORCHGRAFT_SANITIZER": sanitizer or "",
         "TORCHGRAFT_NATIVE": "ON" if native else "OFF",
         **_cuda_options(architectures, wanted=bool(cuda_sources)),
+        **defined,
     }
     # The architectures of an earlier build in this folder are forgotten.
-    defined = ["-UCMAKE_CUDA_ARCHITECTURES", *(f"-D{name}={value}" for name, value in options.items())]
+    given_to_cmake = ["-UCMAKE_CUDA_ARCHITECTURES", *(f"-D{name}={value}" for name, value in options.items())]
     # Given back by whoever ends, however it ends; the file stays, as a lock on one that is gone locks nothing.
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         (folder / "CMakeLists.txt").write_text(lists)
-        run_tool([cmake, "-S", str(folder), "-B", str(ninjas), "-G", "Ninja", "-Wno-dev", *defined], namespace, log)
+        run_tool([cmake, "-S", str(folder), "-B", str(ninjas), "-G", "Ninja", "-Wno-dev", *given_to_cmake], namespace, log)
         run_tool([cmake, "--build", str(ninjas)], namespace, log)
         for kind, compiled in (("cpu", cpu_sources), ("cuda", cuda_sources), ("schemas", schemas)):
             if compiled:
@@ -156,6 +160,7 @@ def build_once(
     sanitizer: Sanitizer | None = None,
     cuda: bool = False,
     native: bool = False,
+    header: str = "",
 ) -> Path:
     """Builds kernels as `build` does, unless the cache (`torchgraft.building.cache`) has them from the same sources.
 
@@ -168,6 +173,8 @@ def build_once(
         sanitizer: as `build` takes it.
         cuda: as there.
         native: as there.
+        header: one of torchgraft's, with which each source for the CPU begins, as `torchgraft/cpu.h`: it is compiled
+            once for all that begin with it. Empty: none.
 
     Returns:
         The folder of the libraries, which nobody may write to.
@@ -185,8 +192,9 @@ def build_once(
             raise _ForbiddenError(
                 f"{namespace} has no compiled library in {cache.folder()}, and TORCHGRAFT_JIT=0 forbids compiling one"
             )
+        defined = _precompiled(header) if header and not any(options.values()) else {}
         try:
-            build(namespace, sources, directory, sanitizer=sanitizer, cuda=cuda, native=native)
+            build(namespace, sources, directory, sanitizer=sanitizer, cuda=cuda, native=native, defined=defined)
         except BuildError as error:
             # The folder goes, and what the compiler said stays for a day.
             for log in (directory / "build").glob("*/build.log"):
@@ -203,6 +211,30 @@ def build_once(
             " folders on another disk."
         )
         raise BuildError(f"{namespace} cannot be built: {error}{advice * (error.errno == errno.ENOSPC)}") from None
+
+
+def _precompiled(header: str) -> dict[str, str]:
+    """Variables for CMake with which sources find a header of torchgraft compiled, where the compiler is GCC.
+
+    Others find compiled headers in other ways. What is compiled does not depend on it: a compiled header that does not
+    fit is passed over.
+    """
+    if "Free Software Foundation" not in version_of(os.environ.get("CXX") or "c++"):
+        return {}
+
+    def make(directory: Path) -> None:
+        empty = directory / "empty.cpp"
+        empty.touch()
+        build("header", [empty], directory, defined={"TORCHGRAFT_PRECOMPILE": header})
+        compiled = directory / f"{header}.gch"
+        compiled.parent.mkdir(parents=True)
+        shutil.move(directory / "build/plain/ninja/CMakeFiles/header_cpu.dir/cmake_pch.hxx.gch", compiled)
+        for path in (empty, directory / "header_cpu.so"):
+            path.unlink()
+        shutil.rmtree(directory / "build")
+
+    options = dict.fromkeys(("sanitizer", "cuda", "native"), False)
+    return {"TORCHGRAFT_PRECOMPILED": str(cache.keep(f"header-{_identity(header, [], options)}", make))}
 
 
 def load(namespace: str, sources: Sequence[Path], *, cuda: bool | None = None) -> None:
@@ -258,7 +290,7 @@ _INCLUDE = re.compile(rb"^[ \t]*#[ \t]*include(?:_next)?\b[ \t]*(.*)$", re.MULTI
 
 
 def _identity(namespace: str, sources: Sequence[Path], options: dict[str, Any]) -> str:
-    """A word for all that decides what is built."""
+    """A word for all that decides what is built of sources with the options of `build_once`."""
     made_of = hashlib.sha256(repr((namespace, sorted(options.items()))).encode())
     package = Path(__file__).parents[1]
     for root in (package / "include", package / "cmake"):

@@ -19,13 +19,11 @@ from torchgraft.declaration.schema import read_schema
 from torchgraft.kernels.signatures import problem_of
 from torchgraft.operator import FLOATING, Operator
 
-# What the text of a kernel may use without including it.
-_HEADERS_OF_BOTH = ("arguments.h", "dispatch.h", "empty.h", "layout.h", "registration.h", "rows.h", "text.h")
-_HEADERS = {"cpu": (*_HEADERS_OF_BOTH, "cpu.h", "sums.h"), "cuda": (*_HEADERS_OF_BOTH, "cuda.cuh", "sums.cuh")}
+# The headers that the text of a kernel may use without including them.
+_HEADERS = {"cpu": "torchgraft/detail/inline_cpu.h", "cuda": "torchgraft/detail/inline_cuda.cuh"}
 
 _SOURCE = """\
-#define TORCHGRAFT_REGISTERED_WHEN_TOLD
-{includes}
+#include <{header}>
 using namespace torchgraft;
 #include "{text}"
 TORCHGRAFT_KERNEL({namespace}, {key}, {name}, {name}_{device})
@@ -157,7 +155,7 @@ def write_source(qualified_name: str, device: str, text: str | Path, folder: Pat
     source = folder / f"inline{native.SUFFIXES[device]}"
     source.write_text(
         _SOURCE.format(
-            includes="\n".join(f"#include <torchgraft/{header}>" for header in _HEADERS[device]),
+            header=_HEADERS[device],
             text=included,
             namespace=namespace,
             key=device.upper(),
@@ -174,7 +172,8 @@ def _compile(qualified_name: str, device: str, text: str | Path) -> Path:
     with tempfile.TemporaryDirectory(prefix="torchgraft-inline-") as folder:
         source = write_source(qualified_name, device, text, Path(folder))
         try:
-            return building.build_once(stem, [source], cuda=device == "cuda") / f"{stem}_{device}.so"
+            built = building.build_once(stem, [source], cuda=device == "cuda", header=_HEADERS[device])
+            return built / f"{stem}_{device}.so"
         except BuildError as error:
             raise type(error)(str(error).replace(f"{os.path.realpath(folder)}/", "")) from None
 

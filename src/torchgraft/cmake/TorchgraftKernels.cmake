@@ -154,7 +154,7 @@ function(_torchgraft_add_library target)
   add_library(${target} MODULE ${arg_SOURCES})
   # No path of the build machine in the library: PyTorch is found because it is loaded already.
   set_target_properties(${target} PROPERTIES
-    PREFIX "" SKIP_BUILD_RPATH ON INSTALL_RPATH ""
+    PREFIX "" DEFINE_SYMBOL "" SKIP_BUILD_RPATH ON INSTALL_RPATH ""
     CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF
     CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   target_include_directories(${target} PRIVATE "${_torchgraft_package}/include")
@@ -273,6 +273,13 @@ function(torchgraft_add_kernels namespace)
     list(LENGTH arg_CPU sources)
     if(sources GREATER_EQUAL 4)
       target_precompile_headers(${namespace}_cpu PRIVATE <torchgraft/registration.h>)
+    endif()
+    # Compiled by one build (TORCHGRAFT_PRECOMPILE names a header), found by others: sources that begin with the header
+    # find it in this folder before the header itself.
+    if(TORCHGRAFT_PRECOMPILE)
+      target_precompile_headers(${namespace}_cpu PRIVATE <${TORCHGRAFT_PRECOMPILE}>)
+    elseif(TORCHGRAFT_PRECOMPILED)
+      target_include_directories(${namespace}_cpu BEFORE PRIVATE "${TORCHGRAFT_PRECOMPILED}")
     endif()
     if(TORCHGRAFT_SANITIZER)
       _torchgraft_sanitize(${namespace}_cpu ${sources})
