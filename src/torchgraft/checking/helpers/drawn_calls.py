@@ -32,10 +32,10 @@ _SAMPLES = 4
 _MOST, _FEW = 130, 8
 _ELEMENTS = 1 << 13
 # The most calls of a property, and the seconds of its thread after which there are no more. A slow machine asks as many
-# as are enough for most mistakes, as long as they take no more than so many times these seconds.
+# as are enough for most mistakes, as long as they take no more than these seconds.
 _QUICK_CALLS, _CALLS = 500, 5000
 _QUICK_SECONDS, _SECONDS = 0.15, 2.0
-_ENOUGH, _PATIENCE = 350, 4
+_ENOUGH, _ENOUGH_SECONDS = 350, 0.6
 # So many roundings of the largest element nobody takes for a wrong place.
 _ROUNDINGS = 16
 # A sample of which so many calls were refused, and none taken, has sizes that do not change.
@@ -68,7 +68,7 @@ def _check_some(case: Case, check: Check, samples: Sequence[Sample]) -> bool:
     seconds, began = _QUICK_SECONDS if case.quick else _SECONDS, time.thread_time()
     while drawing and taken < most:
         for each in drawing:
-            if time.thread_time() - began > (seconds if taken >= _ENOUGH else _PATIENCE * seconds):
+            if time.thread_time() - began > (seconds if taken >= _ENOUGH else max(seconds, _ENOUGH_SECONDS)):
                 return taken > 0
             taken += each.check_next()
         drawing = [each for each in drawing if each.goes_on]
