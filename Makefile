@@ -59,8 +59,8 @@ test-all: test ## run the tests, and then what is slow and rarely finds more: te
 	@$(MAKE) --no-print-directory test-torch
 
 .PHONY: test-slow
-test-slow: build $(VENV)/test.done ## run the tests marked slow: thousands of random calls, and the emulator of other GPUs
-	@$(PYTEST) -m slow $(ARGS)
+test-slow: build $(VENV)/test.done ## run the tests marked slow: thousands of random calls, and the emulator of other GPUs (SHARE=2/3: every third, from the second on)
+	@$(PYTEST) -m slow $(addprefix --share=,$(SHARE)) $(ARGS)
 
 .PHONY: test-cuda
 test-cuda: $(VENV)/build.done ## compile every CUDA kernel for every architecture (ARCHITECTURES=90-real: for one)

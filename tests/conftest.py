@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+from dataclasses import replace
 
 # Threads without work sleep, here and in every process that a test starts: spinning, those of two tests at a time
 # take the cores from each other, and small problems take ten times as long. Read where PyTorch is loaded.
@@ -13,6 +14,12 @@ import pytest
 # Python looks for cycles a hundred times less often: among the millions of objects that a compiler leaves, that takes
 # a seventh of the time of all tests.
 gc.set_threshold(50_000, 20, 50)
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--share", default="1/1", metavar="N/M", help="every M-th of the tests that would run, beginning with the N-th"
+    )
 
 
 def pytest_configure(config):
@@ -42,25 +49,37 @@ _OF_SCHEMAS = {"aot_inductor", "memory"}
 _TWO_SCHEMAS = {"depthwise_conv2d", "lltm"}
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Marks as slow what repeats a proof that is asked in any case: `make test-slow` asks every job of every operator.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config, items):
+    """Leaves out what repeats a proof, and then leaves its share of what would run."""
+    items[:] = [item for item in items if not _repeats(item)]
+    yield
+    number, shares = map(int, config.getoption("share").split("/"))
+    items[:] = items[number - 1 :: shares]
 
-    Gradients are operators too. What callers need is asked of the operator itself, and of the dtypes of two bytes,
-    which share their kernels' code, bfloat16.
+
+def _repeats(item):
+    """Whether a quick check of an operator repeats what others ask; `make test-slow` asks every job of every operator.
+
+    Gradients are operators too. What callers need is asked of the operator itself, whose gradients call them; of
+    themselves `make test-slow` asks it as a quick check does. Of the dtypes of two bytes, which share their kernels'
+    code, bfloat16 is asked.
     """
     # Of xdist, the process that hands out tests collects nothing, and need not import it.
     import torch
 
-    for item in items:
-        job = getattr(item, "callspec", None) and item.callspec.params.get("job")
-        if not job:
-            continue
-        of_gradient = job.name.endswith(("_grad", "_grads"))
-        if (of_gradient and (job.property_name in _OF_CALLERS or job.dtype == torch.float16)) or (
-            job.property_name in _OF_SCHEMAS and job.name not in _TWO_SCHEMAS
-        ):
-            item.add_marker(pytest.mark.slow)
+    job = getattr(item, "callspec", None) and item.callspec.params.get("job")
+    if not job:
+        return False
+    of_gradient = job.name.endswith(("_grad", "_grads", "_backward"))
+    of_callers = job.property_name in _OF_CALLERS
+    if not job.quick:
+        if of_gradient and of_callers:
+            item.callspec.params["job"] = replace(job, quick=True)
+        return False
+    if of_gradient and (of_callers or job.dtype == torch.float16):
+        return True
+    return job.property_name in _OF_SCHEMAS and job.name not in _TWO_SCHEMAS
 
 
 @pytest.fixture(autouse=True)
