@@ -5,6 +5,11 @@ tensors.
 
 Cannot prove: anything about other ways to nest transforms. The Operator asks only whether a transform is active and
 whether one carries tangents, so the checked ones stand for the others.
+
+Mend: the formula must be made of PyTorch's operations and of operators: no numbers taken out of tensors, no writing in
+place, no branches on values.
+
+Example: a formula that calls grad.data_ptr() works in backward() and not inside torch.func.grad.
 """
 
 from typing import Any
