@@ -198,8 +198,8 @@ _PARTS = (
         "The reference raises an error in float64, so there is nothing to compare with.",
         mend="Write the reference in plain, differentiable PyTorch for every sample, dtype and device: compute in"
         " torch.promote_types(input.dtype, torch.float32), and not in .float(), which fails float64.",
-        example="at fault  the reference: it raises RuntimeError: expected scalar type Float but found Double in"
-        " float64",
+        example="at fault  the reference: it raises RuntimeError: expected m1 and m2 to have the same dtype, but got:"
+        " float != double in float64",
     ),
     Explanation(
         "what changes from call to call",

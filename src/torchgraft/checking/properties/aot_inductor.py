@@ -8,7 +8,7 @@ Cannot prove: that the package runs without Python: for that, the C++ program mu
 Mend: if `export` fails too, begin there. Otherwise the library's kernel is called by its schema from C++: compare the
 types in its message with those of the schema.
 
-Example: AOTInductor cannot compile and load it: no C++ compiler is found.
+Example: AOTInductor cannot compile and load it: InvalidCxxCompiler: No working C++ compiler found.
 """
 
 import functools

@@ -9,7 +9,7 @@ whether one carries tangents, so the checked ones stand for the others.
 Mend: the formula must be made of PyTorch's operations and of operators: no numbers taken out of tensors, no writing in
 place, no branches on values.
 
-Example: a formula that calls grad.data_ptr() works in backward() and not inside torch.func.grad.
+Example: torch.func.grad fails: RuntimeError: Cannot access data pointer of Tensor that doesn't have storage.
 """
 
 from typing import Any
