@@ -16,6 +16,7 @@ from rich.console import Console
 from torch import nn
 from typer.testing import CliRunner
 
+from documents import read_document
 from reports import ENVIRONMENT, make_report, make_row
 from torchgraft import Operator, native
 from torchgraft.benchmarking import explaining, models, suite
@@ -568,7 +569,7 @@ class TestCommand:
         folder = folder_of(tmp_path, "bench_json", 2)
         result = run(folder, "--device", "cpu", "--sample", "few", "--dtype", "float64", "--json", "-")
         assert result.exit_code == 0
-        assert json.loads(result.stdout)["rows"][0]["dtype"] == "float64"
+        assert read_document("bench", result.stdout)["rows"][0]["dtype"] == "float64"
 
     def test_a_wrong_operator_ends_with_1(self, tmp_path):
         folder = folder_of(tmp_path, "bench_wrong", 2.1)
@@ -717,7 +718,7 @@ def test_a_missing_template_engine_is_one_line(monkeypatch, tmp_path):
 def test_a_missing_collection_of_models_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     result = run("--device", "cpu", "convnext_tiny")
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert result.stderr == "timm is not installed: run pip install timm\n"
 
 
@@ -856,6 +857,6 @@ def run_memory(monkeypatch, busy_machine):
     def run(*arguments):
         result = CliRunner().invoke(app, ["bench", "memory", "lltm_cell", "--device", "cpu", *arguments])
         assert result.exit_code == 0, result.output
-        return json.loads(result.stdout)
+        return read_document("bench-memory", result.stdout)
 
     return run

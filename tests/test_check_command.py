@@ -20,6 +20,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import torchgraft
+from documents import read_document
 from torchgraft.checking import PROPERTIES
 from torchgraft.checking.jobs import SMOKE, Job, make_jobs
 from torchgraft.checking.report.board import Board
@@ -226,7 +227,7 @@ def test_what_holds_ends_with_zero_and_pure_json(folder):
         f"{folder.name}.operator:good", "--property", "value", "--device", "cpu", "--workers", 0, "--json", "-"
     )
     assert result.exit_code == 0, result.output
-    report = json.loads(result.stdout)
+    report = read_document("check", result.stdout)
     assert report["passed"]
     assert len(report["results"]) == 4
     assert "every property holds: 4 passed" in result.stderr
@@ -293,7 +294,7 @@ def test_the_list_names_every_property_with_what_it_means():
     assert result.exit_code == 0
     for name, each in PROPERTIES.items():
         assert re.search(rf"^{name} +{re.escape(each.summary[:40])}", result.stdout, re.MULTILINE), name
-    listed = json.loads(run("--list", "--json", "-").stdout)["properties"]
+    listed = read_document("check-list", run("--list", "--json", "-").stdout)["properties"]
     assert {each["name"]: each["proves"] for each in listed} == {
         name: each.summary for name, each in PROPERTIES.items()
     }

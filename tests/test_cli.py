@@ -69,7 +69,7 @@ def test_a_missing_extra_is_one_line(monkeypatch, package):
 
 
 @pytest.mark.parametrize("package", ["typer", "rich"])
-def test_without_what_the_command_line_stands_on_one_line_says_what_to_install(monkeypatch, package):
+def test_without_what_the_command_line_stands_on_one_line_says_what_to_install(monkeypatch, capsys, package):
     for name in list(sys.modules):
         if name.startswith((package, "torchgraft.cli")):
             monkeypatch.delitem(sys.modules, name)
@@ -77,8 +77,9 @@ def test_without_what_the_command_line_stands_on_one_line_says_what_to_install(m
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(SystemExit) as ended:
         main()
-    assert ended.value.code == (
-        f"graft needs {package}, which is not installed: {sys.executable} -m pip install typer rich"
+    assert ended.value.code == 3
+    assert capsys.readouterr().err == (
+        f"graft needs {package}, which is not installed: {sys.executable} -m pip install typer rich\n"
     )
 
 

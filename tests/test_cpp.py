@@ -1,7 +1,6 @@
 """C++ without Python: schemas, the CMake package, calls and their errors, and exported models in a C++ program."""
 
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -14,6 +13,7 @@ import torch
 
 import torchgraft
 import wrong_calls
+from documents import read_document
 from test_docs import FENCED, ROOT
 from torchgraft import Operator
 from torchgraft.authoring import cpp
@@ -350,7 +350,7 @@ def test_an_operator_of_another_package_from_its_wheel(shared, tmp_path):
 @pytest.mark.slow
 def test_what_a_call_costs_is_measured_in_both_languages(tmp_path):
     run(sys.executable, "-m", "torchgraft", "bench", "cpp", "--seconds", 1, "--json", tmp_path / "cpp.json")
-    operators = json.loads((tmp_path / "cpp.json").read_text())["operators"]
+    operators = read_document("bench-cpp", (tmp_path / "cpp.json").read_text())["operators"]
     assert [each["name"] for each in operators] == [
         each.name for each in find_subjects([]) if cpp.is_callable(each.operator)
     ]

@@ -9,6 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 import torchgraft.demo
+from documents import read_document
 from torchgraft.cli import app
 from torchgraft.demo import PARTS, compare
 from torchgraft.demo.data import CHARACTERS, Data, digits, documentation
@@ -172,7 +173,7 @@ def test_the_command_writes_what_it_is_asked_for(run, tmp_path):
 
 def test_json_on_standard_output_is_alone_there(run, tmp_path):
     result = run("--json", "-", "--seed", 3, "--plot", "deep/curve.png")
-    figures = json.loads(result.stdout)
+    figures = read_document("demo", result.stdout)
     assert figures["parts"][0]["seed"] == 3
     assert "test accuracy" in result.stderr
     assert "Loss curves: deep/curve.png" in result.stderr
@@ -183,7 +184,7 @@ def test_a_training_that_diverges_fails_and_is_still_written(run):
     result = run("--json", "-", learning_rate=1e30)
     assert result.exit_code == 1
     assert "the loss curves differ by nan" in result.stderr
-    assert None in json.loads(result.stdout)["parts"][0]["networks"][0]["losses"]
+    assert None in read_document("demo", result.stdout)["parts"][0]["networks"][0]["losses"]
 
 
 def test_too_little_accuracy_exits_with_one(run, tmp_path):

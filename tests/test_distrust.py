@@ -4,7 +4,6 @@ All cheats of the first tests share one process: a text among the arguments says
 by which they are judged doubles its input, and so must they.
 """
 
-import json
 import runpy
 import socket
 import threading
@@ -14,6 +13,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from documents import read_document
 from torchgraft.benchmarking.distrusted import DistrustedReport, DistrustedRow, measure_distrusted
 from torchgraft.benchmarking.suite import Wanted, plan
 from torchgraft.benchmarking.timing import Time
@@ -333,7 +333,7 @@ def test_an_operator_is_judged_like_a_function_and_the_seed_is_told(folder, tmp_
     options = ["--dtype", "float32", "--quick", "--json", str(report)]
     result = check(folder, "doubled", "operator", *options, file="planted_operator")
     assert result.exit_code == 0, result.output
-    written = json.loads(report.read_text())
+    written = read_document("check", report.read_text())
     assert written["calls"] == ["mul"]
     assert 0 < written["seed"] < 2**63
     assert f"the inputs follow from --seed {written['seed']}" in result.output

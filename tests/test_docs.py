@@ -19,7 +19,8 @@ from torchgraft.machine.processes import clean_processes
 from translations import translations
 
 ROOT = Path(__file__).parent.parent
-PAGES = [*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
+OTHERS = [ROOT / name for name in ("AGENTS.md", "CONTRIBUTING.md")]
+PAGES = [*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").rglob("*.md")), *OTHERS]
 # Their code is that of the English pages, which tests/test_translations.py compares.
 TRANSLATED = {page for _, _, page in translations()}
 # A block that names a file is part of a longer example: it is that file.

@@ -1,7 +1,6 @@
 """`graft doctor`: what is right, what is absent and who wants it, and what to do about what is wrong."""
 
 import importlib.util
-import json
 import re
 import shutil
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from documents import read_document
 from torchgraft import building, native
 from torchgraft.authoring import doctor
 from torchgraft.building import cache
@@ -43,7 +43,7 @@ def test_on_this_machine_nothing_of_ours_is_wrong():
 def test_a_machine_reads_the_same(tmp_path):
     file = tmp_path / "doctor.json"
     CliRunner().invoke(app, ["doctor", "--json", str(file)])
-    found = json.loads(file.read_text())["findings"]
+    found = read_document("doctor", file.read_text())["findings"]
     assert [each["thing"] for each in found] == [each.thing for each in doctor.examine()]
     assert set(found[0]) == {"thing", "status", "found", "advice"}
 

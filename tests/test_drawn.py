@@ -11,6 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 import torchgraft
+from documents import read_document
 from reports import make_report, make_row
 from torchgraft import Operator
 from torchgraft.benchmarking import drawn, suite
@@ -258,7 +259,7 @@ class TestCommand:
         done = run("depthwise_conv2d", *options, "--json", tmp_path / "draw.json", "--markdown", tmp_path / "draw.md")
         assert done.exit_code == 0, done.output
         assert "2 calls of each operator, sampled at random with seed 7." in done.output
-        report = report_from_dict(json.loads((tmp_path / "draw.json").read_text()))
+        report = report_from_dict(read_document("bench", (tmp_path / "draw.json").read_text()))
         assert report.drawn == (2, 7)
         assert [row.direction for row in report.rows] == 2 * ["forward", "weight_grad"]
         assert "### depthwise_conv2d: times as fast as pytorch" in (tmp_path / "draw.md").read_text()

@@ -11,6 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from documents import read_document
 from torchgraft.checking.mutants import ask, folders, known_calls, run
 from torchgraft.checking.mutants.changes import ADVICE, find_mutants, rewrite
 from torchgraft.checking.mutants.folders import (
@@ -393,7 +394,7 @@ def test_a_table_that_lacks_a_case_is_told_so(tmp_path):
         (place / "samples.py").write_text(SAMPLES.format(sizes=sizes))
         command = [sys.executable, "-m", "torchgraft", "check", str(place), "--mutants", "99", "--json", "out.json"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
-        found = json.loads((tmp_path / "out.json").read_text())["mutants"]
+        found = read_document("check-mutants", (tmp_path / "out.json").read_text())["mutants"]
         return SimpleNamespace(status=done.returncode, said=done.stdout + done.stderr, found=found)
 
     short = check([0, 1, 5])

@@ -1,12 +1,11 @@
 """What a call costs: every path is timed, the goals are judged, and nothing is timed unnoticed on a reference."""
 
-import json
-
 import pytest
 import torch
 from typer.testing import CliRunner
 
 import torchgraft
+from documents import read_document
 from torchgraft import Operator
 from torchgraft.benchmarking import CalledOperator, Table, load, measure_overhead
 from torchgraft.benchmarking.layers import MODES, Costs
@@ -126,7 +125,7 @@ def test_the_command_prints_a_row_an_operator_and_a_layer(tmp_path):
     assert result.exit_code == 0
     rows = {line.split()[0] for line in result.stdout.splitlines() if line.split()}
     assert {"torch.add", *OPERATORS, "DepthwiseConv2d", "LLTM", "LLTMCell", "Linear"} <= rows
-    figures = json.loads((tmp_path / "overhead.json").read_text())
+    figures = read_document("bench-overhead", (tmp_path / "overhead.json").read_text())
     assert {each["name"] for each in figures["operators"]} == OPERATORS
     assert all(set(each["costs"]) == set(MODES) for each in figures["layers"])
     assert figures["environment"]["torchgraft"] == torchgraft.__version__

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import golden
 from choice import PACKAGE
+from documents import read_document
 from torchgraft.benchmarking import predicting
 from torchgraft.benchmarking.predicting import Gpu, gpu_like, kernels_today
 from torchgraft.benchmarking.results import report_from_dict
@@ -25,7 +26,7 @@ def explained(*arguments):
     """What the command gives as JSON: the kernels by sample, dtype, layout and pass."""
     done = CliRunner().invoke(app, ["bench", *arguments, "--explain", "--json", "-"])
     assert done.exit_code == 0, done.output
-    rows = json.loads(done.stdout)["rows"]
+    rows = read_document("bench-device-like", done.stdout)["rows"]
     return {(row["sample"], row["dtype"], row["layout"], row["direction"]): row["kernels"] for row in rows}
 
 

@@ -1,7 +1,6 @@
 """What may be cut over devices: letters, what follows from a reference, and what DTensor is told."""
 
 import itertools
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 import torchgraft
+from documents import read_document
 from torchgraft import Operator, PerformanceWarning
 from torchgraft.checking.helpers.devices import make_mesh, run_on_devices
 from torchgraft.checking.subject import find_subjects
@@ -305,7 +305,7 @@ def test_the_command_shows_each_letter(tmp_path):
     result = CliRunner().invoke(app, ["shard", "linear", "--devices", "2", "--json", str(file)])
     assert result.exit_code == 0, result.output
     assert "... n, m n, +m -> ... m" in result.output
-    (found,) = json.loads(file.read_text())
+    (found,) = read_document("shard", file.read_text())
     rows = {row["letter"]: row for row in found["rows"]}
     assert rows["n"]["arguments"] == {"input": 1, "weight": 1, "bias": "partial"}
     assert rows["n"]["results"] == {"the result": "partial"}

@@ -17,6 +17,7 @@ import torch
 from typer.testing import CliRunner
 
 import torchgraft
+from documents import read_document
 from test_docs import FENCED, ROOT
 from torchgraft import building, packaging
 from torchgraft.authoring import files, hub, proving, wheel
@@ -51,7 +52,7 @@ def made(tmp_path_factory):
     (package / "src/scaled/lib/scaled_cpu.so").write_text("old")
     result = run(package, "--directory", folder / "dist", "--hub", folder / "hub", "--json", folder / "wheel.json")
     assert result.exit_code == 0, result.output
-    return folder, json.loads((folder / "wheel.json").read_text()), result.output
+    return folder, read_document("wheel", (folder / "wheel.json").read_text()), result.output
 
 
 def test_a_wheel_holds_the_library_and_no_sources(made):

@@ -11,7 +11,10 @@ def main() -> None:
         package = (missing.name or "").partition(".")[0]
         if package not in ("typer", "rich"):
             raise
-        sys.exit(f"graft needs {package}, which is not installed: {sys.executable} -m pip install typer rich")
+        advice = f"{sys.executable} -m pip install typer rich"
+        print(f"graft needs {package}, which is not installed: {advice}", file=sys.stderr)
+        # As MISSING_EXTRA in cli/shared.py, which cannot be imported then.
+        sys.exit(3)
     run()
 
 

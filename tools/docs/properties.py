@@ -4,14 +4,11 @@
 current, and exits with 1 if it is not.
 """
 
-import inspect
-import re
 import sys
 
 from generated import write_or_check
 from torchgraft.checking import PROPERTIES, Property
-
-DOCUMENTED = re.compile(r"(?P<summary>.+?)\n\nProves: (?P<proves>.+?)\n\nCannot prove: (?P<cannot>.+)", re.DOTALL)
+from torchgraft.checking.explaining import explain_property
 
 
 def _escaped(text: str) -> str:
@@ -20,10 +17,8 @@ def _escaped(text: str) -> str:
 
 def row(name: str, each: Property) -> str:
     """A property: its name and when it is asked, what it proves, what it cannot."""
-    said = DOCUMENTED.fullmatch(inspect.getdoc(inspect.getmodule(each.check)) or "")
-    if said is None:
-        raise ValueError(f"{name}: its docstring must be a line, 'Proves: ...' and 'Cannot prove: ...'")
-    summary, proves, cannot = (_escaped(" ".join(text.split())) for text in said.groups())
+    said = explain_property(each)
+    summary, proves, cannot = map(_escaped, (said.summary, said.proves, said.cannot_prove))
     notes = [
         *([f"{each.devices[0].upper()} only"] if len(each.devices) == 1 else []),
         *(["not with `--quick`"] if each.slow else []),

@@ -33,6 +33,7 @@ def files(name: str, found: Sequence[Stub], *, is_complete: bool, cuda: bool, tr
         "pyproject.toml": "pyproject.toml",
         "Makefile": "Makefile",
         "README.md": "README.md",
+        "AGENTS.md": "AGENTS.md",
         ".gitignore": "gitignore",
         ".clang-format": "clang-format",
         ".github/workflows/ci.yml": "ci.yml",

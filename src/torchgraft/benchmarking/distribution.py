@@ -179,15 +179,15 @@ def distribution_markdown(report: BenchReport) -> str:
     return "\n".join([*(table.markdown() for table in tables), *(f"- {line}" for line in notes(report)), ""])
 
 
-# What is left out of a row where it is empty.
-_MAY_BE_EMPTY = ("rivals", "yardsticks", "problem", "fallbacks", "served", "chosen", "others")
+# Entries that the document of drawn rows leaves out of a row if they are empty.
+MAY_BE_EMPTY = ("rivals", "yardsticks", "problem", "fallbacks", "served", "chosen", "others")
 
 
 def distribution_json(report: BenchReport) -> str:
     """The report for a file that `results.report_from_dict` reads: a row a line, with five digits of each figure."""
     figures = report.as_dict()
     rows = [
-        {name: value for name, value in row.items() if value or name not in _MAY_BE_EMPTY} for row in figures["rows"]
+        {name: value for name, value in row.items() if value or name not in MAY_BE_EMPTY} for row in figures["rows"]
     ]
     return as_json(_short({**figures, "rows": rows}))
 

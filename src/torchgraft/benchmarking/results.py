@@ -13,6 +13,7 @@ from torchgraft.benchmarking.doubts import doubts
 from torchgraft.benchmarking.load import Load
 from torchgraft.benchmarking.roofs import Roofs
 from torchgraft.benchmarking.rows import Row
+from torchgraft.machine.documents import with_format
 from torchgraft.machine.environment import Environment
 from torchgraft.machine.figures import as_json
 
@@ -55,7 +56,7 @@ class BenchReport:
         """For JSON; `report_from_dict` reads it."""
         figures = asdict(self)
         rows = figures.pop("rows")
-        return {**figures, "unit": "seconds", "doubts": self.doubts, "rows": list(rows)}
+        return with_format("bench", {**figures, "unit": "seconds", "doubts": self.doubts, "rows": list(rows)})
 
     def as_json(self) -> str:
         """The text of a file of JSON, a row a line."""

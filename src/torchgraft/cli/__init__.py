@@ -16,6 +16,7 @@ from torchgraft.cli.bench import bench
 from torchgraft.cli.check import check
 from torchgraft.cli.demo import demo
 from torchgraft.cli.doctor import doctor
+from torchgraft.cli.explain import explain
 from torchgraft.cli.new import new
 from torchgraft.cli.shard import shard
 from torchgraft.cli.shared import make_console
@@ -82,6 +83,6 @@ def main() -> None:
     app(prog_name="graft")
 
 
-for _command in (demo, new, watch, check, shard, adopt, doctor, wheel):
+for _command in (demo, new, watch, check, explain, shard, adopt, doctor, wheel):
     app.command()(_command)
 app.add_typer(bench, name="bench")

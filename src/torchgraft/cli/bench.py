@@ -38,7 +38,9 @@ from torchgraft.cli.bench_options import (
 from torchgraft.cli.distrust import bench_distrusted
 from torchgraft.cli.draw import draw_rows
 from torchgraft.cli.options import DistrustOption, JsonOption, MarkdownOption, SampleOption, SeedOption
+from torchgraft.cli.plan import mistakes_end_the_command
 from torchgraft.cli.shared import (
+    MISSING_EXTRA,
     Device,
     end_with,
     explain_missing,
@@ -51,6 +53,7 @@ from torchgraft.cli.shared import (
     print_table,
     write_files,
 )
+from torchgraft.machine.documents import as_document
 from torchgraft.machine.figures import as_json
 
 if TYPE_CHECKING:
@@ -252,7 +255,7 @@ def overhead(
     ]
     with console.status("timing calls") as status:
         found = measure_overhead(subjects, seconds, where, on_wait=status.update)
-    _finish_tables(console, found, json_file, markdown_file)
+    _finish_tables(console, "bench-overhead", found, json_file, markdown_file)
 
 
 @bench.command()
@@ -273,8 +276,8 @@ def cpp(
         with console.status("building the program and timing calls") as status:
             found = measure_cpp_calls(subjects, seconds, status.update)
     except (BuildError, RuntimeError) as error:
-        end_with(str(error), 1)
-    _finish_tables(console, found, json_file, markdown_file)
+        end_with(str(error))
+    _finish_tables(console, "bench-cpp", found, json_file, markdown_file)
 
 
 @bench.command()
@@ -298,14 +301,12 @@ def memory(
 
     console = _prepare_table(json_file, markdown_file)
     where = find_device(device)
-    try:
+    with mistakes_end_the_command():
         [wanted] = find_dtypes([dtype])
         subjects = find_subjects(targets or [])
-    except LookupError as mistake:
-        end_with(mistake.args[0])
     with console.status("") as status:
         found = measure_memory(subjects, where, wanted, status.update)
-    _finish_tables(console, found, json_file, markdown_file)
+    _finish_tables(console, "bench-memory", found, json_file, markdown_file)
 
 
 def _explain_like(device: str, planned: Sequence[Planned], json_file: Path | None, markdown_file: Path | None) -> None:
@@ -318,8 +319,8 @@ def _explain_like(device: str, planned: Sequence[Planned], json_file: Path | Non
     except ValueError as mistake:
         raise typer.BadParameter(str(mistake), param_hint="--device-like") from None
     except LookupError as missing:
-        end_with(missing.args[0], 1)
-    _finish_tables(console, found, json_file, markdown_file)
+        end_with(missing.args[0])
+    _finish_tables(console, "bench-device-like", found, json_file, markdown_file)
 
 
 class _Files(NamedTuple):
@@ -380,18 +381,17 @@ def _make_plan(targets: list[str], wanted: Wanted, *, models: bool, replay: Path
     named = [target for target in targets if target in MODELS]
     others = [target for target in targets if target not in MODELS]
     planned = []
-    try:
-        if others or not named:
-            planned += plan(find_subjects(others, replay), wanted)
-        if models or named:
-            planned += plan_models(named, wanted)
-        return select(planned, wanted)
-    except LookupError as mistake:
-        end_with(mistake.args[0])
-    except ModuleNotFoundError as missing:
-        if missing.name not in {model.package for model in MODELS.values()}:
-            raise
-        end_with(f"{missing.name} is not installed: run pip install {missing.name}", 1)
+    with mistakes_end_the_command():
+        try:
+            if others or not named:
+                planned += plan(find_subjects(others, replay), wanted)
+            if models or named:
+                planned += plan_models(named, wanted)
+            return select(planned, wanted)
+        except ModuleNotFoundError as missing:
+            if missing.name not in {model.package for model in MODELS.values()}:
+                raise
+            end_with(f"{missing.name} is not installed: run pip install {missing.name}", MISSING_EXTRA)
 
 
 def _join(files: list[Path]) -> BenchReport:
@@ -467,12 +467,14 @@ def _prepare_table(json_file: Path | None, markdown_file: Path | None) -> Consol
     return make_console(json_file, markdown_file)
 
 
-def _finish_tables(console: Console, figures: _Figures, json_file: Path | None, markdown_file: Path | None) -> None:
+def _finish_tables(
+    console: Console, document: str, figures: _Figures, json_file: Path | None, markdown_file: Path | None
+) -> None:
     """Shows tables, and writes their files."""
     tables = figures.tables()
     for table in tables:
         print_table(console, table)
     write_files(
-        (json_file, lambda: as_json(figures.as_dict())),
+        (json_file, lambda: as_document(document, figures.as_dict())),
         (markdown_file, lambda: "\n".join(table.markdown() for table in tables)),
     )

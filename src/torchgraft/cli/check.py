@@ -54,6 +54,7 @@ from torchgraft.cli.shared import (
     write_files,
 )
 from torchgraft.kernels import python_kernels, triton_launches
+from torchgraft.machine.documents import as_document
 from torchgraft.machine.figures import as_json
 
 if TYPE_CHECKING:
@@ -99,7 +100,19 @@ def check(
         return
     count = os.cpu_count() or 1 if workers is None else workers
     if mutants is not None:
-        others = (properties, dtypes, sample, every_kernel, kernels, sanitize, stress, replay, emulate, compile_cuda)
+        others = (
+            properties,
+            dtypes,
+            sample,
+            every_kernel,
+            kernels,
+            sanitize,
+            stress,
+            replay,
+            emulate,
+            compile_cuda,
+            quick,
+        )
         if device is Devices.cuda or any((*others, junit_file, sarif_file)):
             end_with("--mutants can be combined only with operators, --seed, --workers and --json")
         outcomes = check_mutants(targets or [], mutants, seed=seed, workers=count, console=console, json_file=json_file)
@@ -144,7 +157,6 @@ def check(
 def _list_properties(console: Console, json_file: Path | None) -> None:
     """Prints the properties, and writes them as JSON."""
     from torchgraft.checking import PROPERTIES
-    from torchgraft.checking.report.check_report import FORMAT
 
     table = RichTable(Column(no_wrap=True, style="bold"), Column(), box=None, pad_edge=False, show_header=False)
     for name, each in PROPERTIES.items():
@@ -160,7 +172,7 @@ def _list_properties(console: Console, json_file: Path | None) -> None:
         }
         for name, each in PROPERTIES.items()
     ]
-    write_files((json_file, lambda: as_json({"format": FORMAT, "properties": listed})))
+    write_files((json_file, lambda: as_document("check-list", {"properties": listed})))
 
 
 def _find_subjects(targets: Sequence[str], replay: Path | None, *, workers: int) -> list[Subject]:

@@ -19,7 +19,7 @@ from torchgraft.cli.shared import (
     print_table,
     write_files,
 )
-from torchgraft.machine.figures import as_json
+from torchgraft.machine.documents import as_document
 
 # Of the small ConvNeXt.
 CONVNEXT_BATCH = 32
@@ -92,7 +92,7 @@ def demo(
         console.print(make_verdict(comparison), style="red" if comparison.problems else "green")
         comparisons.append(comparison)
     write_files(
-        (json_file, lambda: as_json(as_dict(comparisons))),
+        (json_file, lambda: as_document("demo", as_dict(comparisons))),
         (markdown_file, lambda: "\n".join(make_table(each).markdown() for each in comparisons)),
         (plot_file, lambda: draw_plot(comparisons)),
     )

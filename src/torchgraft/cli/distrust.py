@@ -15,6 +15,7 @@ from rich.text import Text
 from torchgraft.cli.options import Devices
 from torchgraft.cli.plan import Selection, mistakes_end_the_command
 from torchgraft.cli.shared import end_with, find_subjects, interrupt_when_told_to_end, print_table, write_files
+from torchgraft.machine.documents import as_document
 from torchgraft.machine.figures import as_json
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def bench_distrusted(
     for table in report.tables():
         print_table(console, table)
     write_files(
-        (json_file, lambda: as_json(report.as_dict())),
+        (json_file, lambda: as_document("bench-distrust", report.as_dict())),
         (markdown_file, lambda: "\n".join(table.markdown() for table in report.tables())),
     )
     if not report.passed:

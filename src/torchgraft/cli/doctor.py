@@ -9,7 +9,7 @@ from rich.text import Text
 
 from torchgraft.cli.options import JsonOption
 from torchgraft.cli.shared import make_console, prepare_files, write_files
-from torchgraft.machine.figures import as_json
+from torchgraft.machine.documents import as_document
 
 if TYPE_CHECKING:
     from torchgraft.authoring.doctor import Finding
@@ -34,7 +34,7 @@ def doctor(json_file: JsonOption = None) -> None:
         console.print(f"{wrong} {'problem' if wrong == 1 else 'problems'}; each line says what to do")
     else:
         console.print("no problem was found")
-    write_files((json_file, lambda: as_json({"findings": [asdict(finding) for finding in findings]})))
+    write_files((json_file, lambda: as_document("doctor", {"findings": [asdict(finding) for finding in findings]})))
     raise typer.Exit(1 if wrong else 0)
 
 

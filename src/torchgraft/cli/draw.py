@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
-from torchgraft.cli.shared import end_with, find_subjects, interrupt_when_told_to_end, print_table, write_files
+from torchgraft.cli.plan import mistakes_end_the_command
+from torchgraft.cli.shared import find_subjects, interrupt_when_told_to_end, print_table, write_files
 
 if TYPE_CHECKING:
     from torchgraft.benchmarking.suite import Wanted
@@ -38,10 +39,8 @@ def draw_rows(
     from torchgraft.benchmarking.live import LiveBench
 
     wanted = replace(wanted, seconds=SECONDS[wanted.device.type])
-    try:
+    with mistakes_end_the_command():
         planned = plan_drawn(find_subjects(targets), wanted, count, seed, named=bool(targets))
-    except LookupError as mistake:
-        end_with(mistake.args[0])
     interrupt_when_told_to_end()
     with LiveBench(console, planned, prints_suites=False) as live:
         report = suite.run(planned, wanted, on_start=live.start, on_row=live.finish, on_wait=live.wait)

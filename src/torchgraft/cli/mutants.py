@@ -20,7 +20,7 @@ from torchgraft.cli.shared import (
     prepare_folder,
     write_files,
 )
-from torchgraft.machine.figures import as_json
+from torchgraft.machine.documents import as_document
 
 if TYPE_CHECKING:
     from torchgraft.checking.mutants.folders import MutantPlace, Outcome
@@ -59,7 +59,6 @@ def check_mutants(
     from torchgraft.building import BuildError, cache
     from torchgraft.checking.mutants.folders import ON_CPU, MutantError, find_folders, random_mutants
     from torchgraft.checking.mutants.run import run_mutants
-    from torchgraft.checking.report.check_report import FORMAT
 
     found: list[tuple[str, Outcome]] = []
     started, stopped = time.monotonic(), False
@@ -95,7 +94,7 @@ def check_mutants(
         _print(console, found, time.monotonic() - started)
     finally:
         figures = [{"folder": name, **outcome.as_dict()} for name, outcome in found]
-        write_files((json_file, lambda: as_json({"format": FORMAT, "seed": seed, "mutants": figures})))
+        write_files((json_file, lambda: as_document("check-mutants", {"seed": seed, "mutants": figures})))
     if stopped:
         raise typer.Exit(1)
     return found

@@ -9,7 +9,9 @@ import typer
 from rich.table import Table as RichTable
 
 from torchgraft.cli.options import JsonOption
+from torchgraft.cli.plan import mistakes_end_the_command
 from torchgraft.cli.shared import end_with, find_subjects, make_console, prepare_files, write_files
+from torchgraft.machine.documents import with_format
 from torchgraft.machine.figures import as_json
 
 
@@ -37,7 +39,9 @@ def shard(
     prepare_files(("--json", json_file))
     console = make_console(json_file)
     found = []
-    for subject in find_subjects(targets):
+    with mistakes_end_the_command():
+        subjects = find_subjects(targets)
+    for subject in subjects:
         try:
             each = spread(subject, devices, sample)
         except (LookupError, ValueError) as error:
@@ -57,7 +61,7 @@ def shard(
         if never:
             console.print(f"Never cut: {never}{f' ({each.reason})' if each.reason else ''}", markup=False)
         console.print(f"Bytes that each of {devices} devices sends, in float32, for {each.sample!r}\n", markup=False)
-    write_files((json_file, lambda: as_json([asdict(each) for each in found])))
+    write_files((json_file, lambda: as_json([with_format("shard", asdict(each)) for each in found])))
 
 
 def _placed(placements: dict[str, Any]) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 STANDARD_OUTPUT = Path("-")
 
-# The exit status of a command that needs a package which is not installed.
+# The exit status of a command that needs a package which is not installed. docs/api/commands.md lists every status.
 MISSING_EXTRA = 3
 
 _PIPED_WIDTH = 120

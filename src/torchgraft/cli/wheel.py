@@ -15,7 +15,7 @@ from rich.table import Table as RichTable
 
 from torchgraft.cli.options import JsonOption
 from torchgraft.cli.shared import end_with, make_console, prepare_files, write_files
-from torchgraft.machine.figures import as_json
+from torchgraft.machine.documents import as_document
 
 if TYPE_CHECKING:
     from torchgraft.authoring.proving import Proof
@@ -93,7 +93,7 @@ def wheel(
             _print_proof(console, proofs[-1])
     except (BuildError, ValueError) as error:
         end_with(str(error))
-    write_files((json_file, lambda: as_json(_as_dict(made, requirements, proofs))))
+    write_files((json_file, lambda: as_document("wheel", _as_dict(made, requirements, proofs))))
     if any(proof.failed for proof in proofs):
         raise typer.Exit(1)
 

@@ -8,6 +8,11 @@ result once, the report gives the quotient; that is no failure.
 
 Cannot prove: that no single element is worse: the error is a root mean square over all elements of all samples,
 relative to that of the result. Integer results are left out; `value` compares them bit for bit.
+
+Mend: keep sums and intermediate values in `accumulate_t<T>`, add by `sum_of` or `sum_rows`, and round once, with
+`static_cast<T>`, when the result is written.
+
+Example: cuts results off where it should round them.
 """
 
 import math

@@ -4,6 +4,11 @@ Proves: a small sample is exported with dynamic sizes, and the exported program 
 package gives the results of the reference, in other sizes too.
 
 Cannot prove: that the package runs without Python: for that, the C++ program must load the operator's library.
+
+Mend: if `export` fails too, begin there. Otherwise the library's kernel is called by its schema from C++: compare the
+types in its message with those of the schema.
+
+Example: AOTInductor cannot compile and load it: InvalidCxxCompiler: No working C++ compiler found.
 """
 
 import functools

@@ -7,6 +7,11 @@ dtype (`mixed`) stay in float32; the results are then those of arguments that we
 of those arguments err no more, against float64.
 
 Cannot prove: that the declaration is sensible: whether the definition keeps its meaning in a lower dtype.
+
+Mend: choose `autocast` by what the kernel takes: 'lower' needs kernels for float16 and bfloat16, 'promote' one dtype
+among the arguments, 'none' leaves them. Arguments that stay in float32 are listed in `mixed`.
+
+Example: says that autocast lowers it, to dtypes that it does not take.
 """
 
 from collections.abc import Callable, Sequence

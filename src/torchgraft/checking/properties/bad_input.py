@@ -8,6 +8,13 @@ operator also refuse a tensor whose storage was freed, in whole or in part. No s
 
 Cannot prove: anything about two wrong arguments at once, or about results for huge numbers if the reference needs more
 memory or time than this check allows.
+
+Mend: begin the host function with checks: `check_alike` for dtype, device and memory, `check_dim`, and
+`TORCHGRAFT_CHECK` for sizes and numbers. `shapes` and `explain` in the declaration only word errors of the Operator:
+`torch.ops` calls the kernel without them. If the reference accepts the call, as one that broadcasts, compute it or
+refuse it.
+
+Example: does not ask whether its arguments have the same sizes.
 """
 
 import resource

@@ -6,6 +6,11 @@ Results and gradients are those of the reference, so that nothing crosses a bord
 Where the reference raises, as it may if another argument says how many sequences there are, nothing is asked.
 
 Cannot prove: anything about sequences that an operator finds in other ways, as by the index of each position.
+
+Mend: start and stop at the borders that the argument gives, not at the size of the tensor; a sequence may have no
+length.
+
+Example: adds the last position of one packed sequence to the first of the next.
 """
 
 from collections.abc import Iterator

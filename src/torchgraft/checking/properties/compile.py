@@ -10,6 +10,11 @@ only in that it generates no code.
 
 Cannot prove: anything about graphs that hold more than the operator, or about second derivatives through a compiled
 graph, which PyTorch does not have.
+
+Mend: the gradient formula and `output` are traced: they may not ask for values (`.item()`, `if tensor`), nor make
+constants of sizes.
+
+Example: the gradient formula asks what the numbers are, which nobody knows while a graph is made.
 """
 
 from collections.abc import Callable, Iterator, Sequence

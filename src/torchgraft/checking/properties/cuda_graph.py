@@ -5,6 +5,10 @@ gradients of those values. So no call allocates memory outside of PyTorch, waits
 host.
 
 Cannot prove: anything about sizes that change: a graph has fixed sizes.
+
+Mend: between the first and the last launch allocate only from PyTorch, do not wait, and read no value on the host.
+
+Example: waits for the device, which cannot be captured.
 """
 
 import torch

@@ -8,6 +8,11 @@ them, only runs on the same number of threads are compared. A small sample also 
 elements, along each size, and runs forward several times on four threads.
 
 Cannot prove: that there is no race: a race need not show in these runs. The sanitizers look for races.
+
+Mend: add in an order that follows from the sizes alone: `sum_rows` and `sum_partials` instead of atomic additions to
+floats, or one thread for each result.
+
+Example: the order of a sum depends on which thread is done first.
 """
 
 import functools

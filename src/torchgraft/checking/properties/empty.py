@@ -4,6 +4,11 @@ Proves: on the samples with an empty tensor, the values are those of the referen
 operator has any.
 
 Cannot prove: anything if no sample has an empty tensor.
+
+Mend: return the allocated result before anything is read or launched: `if (output.numel() == 0) return output;`. A sum
+over no elements is zero, and still has to be written.
+
+Example: reads the first element of an empty tensor.
 """
 
 from random import Random

@@ -7,6 +7,11 @@ those of the reference, or the operator refuses the call. Where the reference ra
 than the reference gives, nothing is asked.
 
 Cannot prove: anything about sizes beyond those of the samples; `limits` asks about large ones.
+
+Mend: look for a size or a stride that stands in the place of another: rows for columns, or a stride for a size. Add
+samples in which all sizes differ.
+
+Example: takes columns for rows where there are as many.
 """
 
 from collections.abc import Iterator

@@ -5,6 +5,11 @@ after it is saved and loaded. The program calls the operator by its public name,
 reference to compilers. A program that is exported with dynamic sizes takes other sizes.
 
 Cannot prove: that a program runs where torchgraft is not imported: the operator does not exist there.
+
+Mend: see `fake` and `compile`; a constant in `output` where a size of an argument is meant shows first with dynamic
+sizes.
+
+Example: `output` returns input.new_empty(3, 4) where it should return input.new_empty(*input.shape).
 """
 
 import io

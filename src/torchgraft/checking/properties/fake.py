@@ -6,6 +6,11 @@ operator takes other values of it, and the resulting sizes and strides are right
 
 Cannot prove: anything about sizes and layouts that no sample has or leads to. Sizes 0 and 1 are constants by PyTorch's
 own rule.
+
+Mend: `output` must compute sizes, strides, dtype and device as the kernel does, from sizes alone: `input.shape[0]`, not
+`int(...)`, and no `if` on a size.
+
+Example: the fake result is contiguous, the real one is laid out as the input.
 """
 
 from collections.abc import Callable, Sequence

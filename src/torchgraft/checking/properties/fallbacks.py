@@ -5,6 +5,11 @@ backward falls back to a reference, its own or that of an operator that its grad
 its arguments and has no gradient formula is asked for calls without a gradient alone: for others it has no kernel.
 
 Cannot prove: that the kernel is fast, or anything about compiled graphs, whose calls are not counted.
+
+Mend: the reason in the message says which call fell back. Build the library and load it, register the dtype in the
+kernel's dispatch, or declare fewer in `kernels=`.
+
+Example: claims a kernel that nobody wrote.
 """
 
 from collections.abc import Sequence

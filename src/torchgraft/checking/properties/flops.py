@@ -3,6 +3,11 @@
 Proves: on a few samples the count is the result of the operator's formula, through the Operator and by its public name.
 
 Cannot prove: that the formula is right: only its author knows what the kernel computes.
+
+Mend: the formula is called with the arguments of the schema, a shape in place of each tensor, and returns a whole
+number.
+
+Example: the formula reads input.shape, where `input` is the shape itself.
 """
 
 from torch.utils.flop_counter import FlopCounterMode

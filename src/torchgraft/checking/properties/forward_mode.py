@@ -7,6 +7,11 @@ reference itself loses.
 
 Cannot prove: anything about forward mode inside transforms other than backward; `functional_gradients` checks a
 Hessian, which is one of these.
+
+Mend: tangents come from the reference: compute in differentiable PyTorch there, without detach() and without
+torch.no_grad().
+
+Example: in forward mode its reference gives tangents of zero.
 """
 
 from collections.abc import Sequence

@@ -5,6 +5,11 @@ tensors.
 
 Cannot prove: anything about other ways to nest transforms. The Operator asks only whether a transform is active and
 whether one carries tangents, so the checked ones stand for the others.
+
+Mend: the formula must be made of PyTorch's operations and of operators: no numbers taken out of tensors, no writing in
+place, no branches on values.
+
+Example: torch.func.grad fails: RuntimeError: Cannot access data pointer of Tensor that doesn't have storage.
 """
 
 from typing import Any

@@ -7,6 +7,11 @@ dtype are allowed. At a kink, as among equal maxima, an element may have any val
 sides, as long as all elements have the sum that they have in the reference.
 
 Cannot prove: anything about derivatives of gradients; `second_gradient` checks them.
+
+Mend: compare the formula with the derivative of the reference. It returns one gradient for each tensor argument, in the
+order of the schema. If the kernel is right, `gradient_by_reference` proves that only the formula is wrong.
+
+Example: the formula says of one argument that it has no gradient.
 """
 
 from collections.abc import Sequence

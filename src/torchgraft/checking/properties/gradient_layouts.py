@@ -8,6 +8,10 @@ same incoming gradients, and an expanded one, as that of a sum, which takes no m
 Cannot prove: anything for an operator without a gradient formula, whose gradients have the layout of the reference's
 gradients, or for an argument that is contiguous and channels_last at once, for example with one channel: its layout is
 ambiguous.
+
+Mend: allocate each gradient as its argument lies: `torch.empty_like(input)`, or `empty_as(to_dense(input))` in C++.
+
+Example: the gradient is contiguous where its input is channels_last.
 """
 
 from collections.abc import Sequence

@@ -8,6 +8,11 @@ the equal elements, with the same sum. At kinks, as of relu at 0 and of clamp at
 
 Cannot prove: that a gradient is divided in a sensible way among equal elements, or anything about kinks at other values
 than whole numbers.
+
+Mend: the derivative overflows or divides zero by zero earlier than the value: write it with saved results, as a sigmoid
+instead of exp / (1 + exp). At a kink, take the reference's side.
+
+Example: the gradient formula divides two infinities from 89 on.
 """
 
 import math

@@ -7,6 +7,11 @@ Measures: of how many arguments the formula computes the gradient although it is
 right. It may return None, an empty tensor or what it was given, such as an incoming gradient.
 
 Cannot prove: that no time is spent on a gradient that is thrown away before the formula returns.
+
+Mend: return None, or nothing costly, where `needs_grad` is false, and never let one gradient depend on whether another
+one is needed.
+
+Example: a kernel of the gradient that skips the input's gradient leaves the weight's unwritten, too.
 """
 
 import itertools

@@ -7,6 +7,11 @@ gradients are those of the reference both if the formula gets None for such a re
 zeros, as from compilers.
 
 Cannot prove: that the gradients themselves are right if all results are used; `gradient` checks them.
+
+Mend: an incoming gradient may have strides of 0, be None, or hold zeros for a result that nobody used: bring it into a
+layout with `to_contiguous` before a pointer is taken, or set `materialize_grads=True`.
+
+Example: reads an incoming gradient as if it were contiguous.
 """
 
 import itertools

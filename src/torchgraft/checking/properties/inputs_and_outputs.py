@@ -5,6 +5,11 @@ argument, with another result, or with the results of three other calls, also of
 Tensor of no other class, without attributes.
 
 Cannot prove: that nothing outside of the tensors is written; `memory_bounds` and the sanitizers check that.
+
+Mend: write to a tensor that the call allocated, and return a new one also where nothing is to be done; `to_dense` may
+return its argument itself. An argument that is to be written is `Tensor(a!)` in the schema.
+
+Example: gives its input itself where the factor is one.
 """
 
 from collections.abc import Sequence

@@ -6,6 +6,10 @@ of the fifth not without one. On CUDA, if memory allows, every part of a result 
 
 Cannot prove: anything about an operator without its own kernels if PyTorch's kernels refuse such an input; on CPU,
 anything about tensors that really have so many elements, which would take minutes.
+
+Mend: multiply sizes and strides in 64 bits: `int64_t` in C++, `.to(tl.int64)` on the program's number in Triton.
+
+Example: multiplies a row and a stride in 32 bits.
 """
 
 import sys

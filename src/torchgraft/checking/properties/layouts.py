@@ -6,6 +6,11 @@ which holds NaN. A boolean is true whatever its byte is, if it is not 0 (`view(t
 booleans among the results are the bytes 0 and 1.
 
 Cannot prove: that a layout has a kernel of its own, or is fast.
+
+Mend: a pointer carries no strides: take it from `to_contiguous(input, "input")`, or from `to_dense` if each element is
+handled alone. Two tensors that are read together need the same layout. In Triton, pass strides, or copy first.
+
+Example: reads a strided input as if it were contiguous.
 """
 
 from collections.abc import Sequence

@@ -8,6 +8,11 @@ are real numbers if a result is of whole numbers; the result is compared. Result
 reference, or the operator refuses the call. What takes the reference or the kernel long is left out.
 
 Cannot prove: anything about two large sizes at once, or about calls that would take seconds here.
+
+Mend: loop while threads, blocks or lanes are fewer than the work: a grid takes 65,535 blocks in y and z. Mask the last
+vector and the last block; count in `int64_t`.
+
+Example: leaves out what is over in the last vector of a row.
 """
 
 import math

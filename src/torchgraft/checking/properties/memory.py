@@ -7,6 +7,11 @@ on the sample with the most. `graft check --quick` makes 240 calls.
 
 Cannot prove: anything about a leak on the device below two megabytes, the unit in which the driver gives out memory. If
 the C library does not say how much memory is in use (glibc does), a leak of less than a page is not found either.
+
+Mend: give memory an owner: a Tensor, `empty_workspace`, a std::vector. Remove caches that grow, and references from
+Python that form a cycle.
+
+Example: leaks memory at each call.
 """
 
 import ctypes

@@ -6,6 +6,11 @@ the call. So every element is written, and no element depends on uninitialized m
 
 Cannot prove: anything about memory that a kernel gets elsewhere, or past both the dispatcher and the headers of
 torchgraft, or about a read whose value is not used. The sanitizers look for these.
+
+Mend: allocate what the loop writes, write each element of it, and mask the last vector or block for reads too.
+`empty_as` and `empty_contiguous` give memory with any content: fill it if the kernel adds to it.
+
+Example: the last block is read whole, and what lies behind the input is summed with it.
 """
 
 from torch import Tensor

@@ -7,6 +7,11 @@ unchanged. One tensor given as two arguments gives what the
 reference gives for two equal tensors. An argument that needs a gradient is refused and stays unchanged.
 
 Cannot prove: what happens if two arguments overlap in part.
+
+Mend: write through `mutable_data_of`, in the argument's own strides, and nowhere else; if two arguments may share
+memory, compute in a new tensor and end with `torch::stable::copy_`.
+
+Example: writes to an argument while it still reads from it, where one tensor is given as both.
 """
 
 import math

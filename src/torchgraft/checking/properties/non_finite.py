@@ -5,6 +5,12 @@ sign, anywhere in an argument, gives NaN, infinity and finite values in the same
 
 Cannot prove: anything where PyTorch's own implementations differ, for example where a convolution kernel lies over
 padding.
+
+Mend: a comparison with NaN is false, so put the case that keeps NaN last: `value < 0 ? 0 : value`. `std::max` drops one
+of its arguments; zero times infinity is NaN. `Samples(non_finite=...)` is only for calls whose definition says nothing
+of NaN.
+
+Example: gives zero where the definition says NaN.
 """
 
 from random import Random

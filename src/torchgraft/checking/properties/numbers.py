@@ -9,6 +9,11 @@ does.
 
 Cannot prove: anything about two changed numbers at once, except for swapped floats. `bad_input` asks for numbers that
 are invalid or huge.
+
+Mend: read each argument of the schema at each call, a `float` as `double`; round it only to `accumulate_t<T>`, and
+cache nothing by sizes alone.
+
+Example: keeps a number from the first call with the same sizes.
 """
 
 import math

@@ -6,6 +6,11 @@ requires, fake results have the layout of real ones, and tracing with symbolic s
 same as a call.
 
 Cannot prove: that any result is right: opcheck compares the operator only with itself.
+
+Mend: read the name of the test. test_schema: a written or returned argument is missing in the schema. test_faketensor:
+`output` and the kernel differ. test_autograd_registration: declare through Operator alone.
+
+Example: a kernel returns its argument, and the schema does not say so.
 """
 
 import torch

@@ -5,6 +5,11 @@ bit, after pickling, after a deep copy, and as a new layer with its `state_dict`
 layers.
 
 Cannot prove: anything about layers that the samples do not name.
+
+Mend: keep what a layer needs in parameters, buffers and constructor arguments, and look the operator up by its module
+instead of holding a closure.
+
+Example: a layer keeps a number that its state_dict does not hold.
 """
 
 import copy

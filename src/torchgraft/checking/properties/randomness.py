@@ -9,6 +9,11 @@ later, and its mean square is, for seeds that a generator may not be made for, s
 Two results depend on each other only as those of the reference do.
 
 Cannot prove: that the generator is random enough for a purpose.
+
+Mend: each element draws from all bits of the seed and from its own position, and each result from a stream of its own;
+the argument is listed in `random=`.
+
+Example: takes the low 32 bits of its seed alone.
 """
 
 import dataclasses

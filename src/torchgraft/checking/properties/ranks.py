@@ -6,6 +6,11 @@ gradients are those of the reference, or the operator refuses the call. Which te
 Where the reference raises, or `output` promises other sizes than the reference gives, nothing is asked.
 
 Cannot prove: anything about operators whose tensors must change in other ways to have other numbers of dimensions.
+
+Mend: take all leading dimensions together, as `rows_of(tensor, "input")` does, or refuse other numbers of dimensions
+with `check_dim`.
+
+Example: takes the first matrix of three dimensions for all.
 """
 
 from collections.abc import Callable, Iterator, Mapping

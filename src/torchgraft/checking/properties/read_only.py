@@ -4,6 +4,10 @@ Proves: forward and backward write to no argument and to no incoming gradient, n
 moment: all of them lie in pages that the processor protects, except for arguments that the schema marks as written.
 
 Cannot prove: anything about memory of a GPU, which cannot be protected so.
+
+Mend: allocate a workspace instead of scratching in an argument, even if the old values are put back.
+
+Example: writes to its input, and puts back what was there.
 """
 
 import ctypes

@@ -4,6 +4,11 @@ Proves: while another CUDA device is current, values and gradients are those of 
 still current afterwards. Arguments on two CUDA devices are refused.
 
 Cannot prove: anything on a machine with one CUDA device.
+
+Mend: open `Launch scope(input)` before anything is allocated or launched: it makes the device of the tensor current.
+Compare the devices of all arguments with `check_alike`.
+
+Example: launches on the current device, wherever its input is.
 """
 
 from dataclasses import replace

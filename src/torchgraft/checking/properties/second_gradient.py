@@ -5,6 +5,11 @@ gradient, are those of the reference, and match finite differences of the first 
 
 Cannot prove: anything about third derivatives. If the gradients of an operator are made of operators, it has third
 derivatives too.
+
+Mend: make the gradient of operations that autograd records: no detach(), no .data, no numbers taken out of tensors. A
+backward operator needs a gradient of its own, as by `gradient_by_reference`.
+
+Example: the gradient is right, and made of an operator whose gradient is wrong.
 """
 
 from collections.abc import Callable, Sequence

@@ -8,6 +8,11 @@ operator, argument and dimension.
 
 Cannot prove: anything about the speed of what is moved, about NCCL or gloo, or about letters that could have been
 declared and were not: `graft shard` finds those.
+
+Mend: give a letter only to dimensions whose parts can be computed apart, and `_` to dimensions that a kernel reduces
+over. `graft shard NAME` says what the reference permits.
+
+Example: says that columns may be cut of which each device would take a softmax of its own.
 """
 
 from __future__ import annotations

@@ -8,6 +8,11 @@ call.
 
 Cannot prove: anything about sizes that the operator's `draw` does not reach; large sizes belong in the table of
 samples.
+
+Mend: take sizes and strides from the tensor, not from the samples; compute places in `int64_t`; handle what is over
+after the last whole vector or block. Then add the size that failed to the table of samples.
+
+Example: wrong at a size that no sample in the table has.
 """
 
 import torch

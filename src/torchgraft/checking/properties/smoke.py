@@ -5,6 +5,12 @@ empty, the results have the sizes, strides and dtypes that `output` or `shapes` 
 of the reference. These calls leave the settings of the process as they are.
 
 Cannot prove: anything about larger inputs or inputs of another kind. All other properties check those.
+
+Mend: the message is about the wiring. Without a kernel: build and load the library, and compare the names in
+`TORCHGRAFT_KERNEL` with the schema. With another layout: `output` or `shapes` and the kernel must allocate alike, as by
+`empty_as(to_dense(input))`. With wrong values: go to `value`.
+
+Example: `TORCHGRAFT_KERNEL(package, CPU, rms_nrom, copy_cpu)` leaves the operator rms_norm without a kernel.
 """
 
 import itertools

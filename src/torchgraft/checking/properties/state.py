@@ -6,6 +6,11 @@ the same address. If another call comes between forward and backward, the gradie
 and its results and gradients stay as they are. Two calls with the same arguments return different memory.
 
 Cannot prove: that a call does not depend on numbers or sizes of earlier calls that no sample repeats.
+
+Mend: keep nothing from call to call. Pack a weight at each call, or let the caller pack it once and pass the result;
+memory is used again, so an address identifies nothing.
+
+Example: remembers its results by the address of its input.
 """
 
 from collections.abc import Callable, Sequence

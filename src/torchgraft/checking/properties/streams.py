@@ -5,6 +5,10 @@ stream read the new values. A kernel on another stream would read the old ones.
 
 Cannot prove: that no launch waits for the whole device, which is slow but not wrong; `cuda_graph` refuses most such
 launches.
+
+Mend: launch on the stream of `Launch scope(input)`, which is `scope.stream()`; so do copies and calls of libraries.
+
+Example: launches on the default stream, not on the current one.
 """
 
 import torch

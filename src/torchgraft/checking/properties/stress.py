@@ -8,6 +8,11 @@ large as in real use and sizes on either side of the limits at which code makes 
 calls runs beside another, and one in fifty from CUDA graphs.
 
 Cannot prove: anything about the calls that were not drawn.
+
+Mend: run the line behind `again`: it repeats the one call. Then add its sizes to the samples, where other properties
+ask about them and say more.
+
+Example: a call with a sliced input beside one on another stream gives the values of the other call.
 """
 
 import warnings

@@ -7,6 +7,11 @@ too: called as usual, by torch.func, traced by aot_eager, and under autocast. Fa
 
 Cannot prove: anything about layouts that were not drawn, about second derivatives, or about another version of PyTorch,
 in which the reference may lay out its results in another way.
+
+Mend: allocate results by the rule of the reference (PyTorch's operators follow the strides of their input), or leave
+`strides="reference"` out and let `output` say what strides there are.
+
+Example: gives contiguous results where those of the function that it replaces keep the layout of the input.
 """
 
 from collections.abc import Callable, Sequence

@@ -7,6 +7,10 @@ random argument leaves random generators alone. Under another default dtype resu
 argument, result or gradient is kept in memory after the last use by its caller.
 
 Cannot prove: anything about a setting that is not named here.
+
+Mend: change no setting of the process; pass seeds and dtypes as arguments; hold no tensor after the call.
+
+Example: makes a constant in whatever dtype is the default.
 """
 
 import gc

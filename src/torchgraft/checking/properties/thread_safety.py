@@ -4,6 +4,10 @@ Proves: eight threads call forward and backward side by side, each with its own 
 same call made alone.
 
 Cannot prove: that there is no race: a race need not show in these calls.
+
+Mend: use no static or global buffers: allocate at each call, or make it thread_local.
+
+Example: all threads share a static buffer.
 """
 
 from concurrent.futures import ThreadPoolExecutor

@@ -6,6 +6,12 @@ where arguments that may have another dtype (`mixed`) are float32.
 
 Cannot prove: anything about inputs that are unlike all samples. A kernel that is wrong only above a size that no sample
 reaches passes; `sizes` draws more samples.
+
+Mend: compare the sample of the failure with one that passes: another size means a loop's last part, another dtype a
+type that is too narrow. Sums of float16 and bfloat16 go into `accumulate_t<T>`; constants have the type of the sum. If
+the reference is what is wrong, mend it, and never the tolerance.
+
+Example: sums are kept in float16 and bfloat16.
 """
 
 import torch

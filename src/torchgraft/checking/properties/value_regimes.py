@@ -12,6 +12,12 @@ arguments changes, beside two roundings of the result. Integers are exact. The l
 
 Cannot prove: anything where the reference itself overflows or loses its digits. Values times 1e20 and 1e-30 say nothing
 about results that many elements go into: there PyTorch may compute in float64 what a right kernel need not.
+
+Mend: the first line names the formula. Subtract the maximum before exp; use expm1 and log1p near zero; subtract the
+mean before squares are added; ask whether a divisor is zero; begin a maximum at -inf. `low` and `high` of a sample are
+for values that make no sense, and not for values that a kernel computes badly.
+
+Example: computes softplus as log(1 + exp(x)), which is infinite from 89 on.
 """
 
 import math

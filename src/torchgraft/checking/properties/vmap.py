@@ -6,6 +6,11 @@ nested; with -1 for a whole number, as of a dimension; and of the gradient. Eage
 
 Cannot prove: that a batch is computed at once: an operator without a vmap rule runs a loop, and records that as a
 fallback.
+
+Mend: in a rule of your own, move the batch dimension where the kernel wants it and return where it lies; count
+dimensions that come as negative numbers without it. Without a rule PyTorch's loop is right.
+
+Example: the vmap rule takes the batch for the first dimension, whichever it is.
 """
 
 from collections.abc import Iterator, Sequence

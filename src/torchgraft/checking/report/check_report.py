@@ -8,13 +8,11 @@ from typing import Any
 
 from torchgraft.checking.kernel_code import UnreachedLines
 from torchgraft.checking.result import COMPILERS, DIED, Result
+from torchgraft.machine.documents import with_format
 from torchgraft.machine.environment import Environment
 
 # If kernels have many files, so many are named.
 _FEW = 3
-# The format of the report as JSON. It grows if an entry goes, or changes its meaning, its type or its name; it does not
-# grow if entries are added.
-FORMAT = 1
 # Properties that compare an operator with itself, and change one thing in between: what they say is the cause. The
 # others compare with the reference, which tells that something is wrong and not why.
 _COMPARE_WITH_ITSELF = (
@@ -120,7 +118,7 @@ class CheckReport:
 
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON has it."""
-        report = {"format": FORMAT, "passed": self.passed, **asdict(self)}
+        report = with_format("check", {"passed": self.passed, **asdict(self)})
         for result in report["results"]:
             # They are a part of what `unreached` says.
             del result["lines"]
