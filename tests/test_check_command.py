@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from dataclasses import replace
 
 import pytest
@@ -23,6 +24,7 @@ import torchgraft
 from documents import read_document
 from torchgraft.checking import PROPERTIES
 from torchgraft.checking.jobs import SMOKE, Job, make_jobs
+from torchgraft.checking.kernels import folder_of
 from torchgraft.checking.report.board import Board
 from torchgraft.checking.report.check_report import CheckReport
 from torchgraft.checking.report.live import LiveCheck
@@ -455,11 +457,18 @@ def run_sanitized(jobs):
     return results, started, steps
 
 
+# The names of our operators by the folder of their kernels, which are built together.
+FOLDERS = defaultdict(list)
+for subject in find_subjects([]):
+    FOLDERS[folder_of(subject.operator).name].append(subject.name)
+
+
 # A result does not show that a kernel went on from a null pointer, or read behind what it was given.
 @pytest.mark.slow
-def test_our_own_kernels_hold_under_sanitizers():
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_our_own_kernels_hold_under_sanitizers(folder):
     dtypes = "--dtype", "float32", "--dtype", "float16"
-    done = run("--property", "value", "--device", "cpu", *dtypes, "--sanitize", "--quick")
+    done = run(*FOLDERS[folder], "--property", "value", "--device", "cpu", *dtypes, "--sanitize", "--quick")
     assert done.exit_code == 0, done.output
 
 

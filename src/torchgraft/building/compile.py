@@ -131,12 +131,12 @@ def build(
         **defined,
     }
     # The architectures of an earlier build in this folder are forgotten.
-    given_to_cmake = ["-UCMAKE_CUDA_ARCHITECTURES", *(f"-D{name}={value}" for name, value in options.items())]
+    arguments = ["-UCMAKE_CUDA_ARCHITECTURES", *(f"-D{name}={value}" for name, value in options.items())]
     # Given back by whoever ends, however it ends; the file stays, as a lock on one that is gone locks nothing.
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         (folder / "CMakeLists.txt").write_text(lists)
-        run_tool([cmake, "-S", str(folder), "-B", str(ninjas), "-G", "Ninja", "-Wno-dev", *given_to_cmake], namespace, log)
+        run_tool([cmake, "-S", str(folder), "-B", str(ninjas), "-G", "Ninja", "-Wno-dev", *arguments], namespace, log)
         run_tool([cmake, "--build", str(ninjas)], namespace, log)
         for kind, compiled in (("cpu", cpu_sources), ("cuda", cuda_sources), ("schemas", schemas)):
             if compiled:
