@@ -49,7 +49,7 @@ demo: build $(VENV)/demo.done ## train small networks through PyTorch's layers a
 	@MAKEFLAGS= $(BIN)/graft demo
 
 .PHONY: test
-test: build $(VENV)/test.done ## run the tests: twelve minutes from a fresh clone, on two cores
+test: build $(VENV)/test.done ## run the tests: twenty minutes from a fresh clone, on two cores
 	@$(PYTEST) $(ARGS)
 
 .PHONY: test-all
