@@ -465,10 +465,10 @@ for subject in find_subjects([]):
 
 # A result does not show that a kernel went on from a null pointer, or read behind what it was given.
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_our_own_kernels_hold_under_sanitizers(folder):
+@pytest.mark.parametrize("names", [pytest.param(names, id=folder) for folder, names in FOLDERS.items()])
+def test_our_own_kernels_hold_under_sanitizers(names):
     dtypes = "--dtype", "float32", "--dtype", "float16"
-    done = run(*FOLDERS[folder], "--property", "value", "--device", "cpu", *dtypes, "--sanitize", "--quick")
+    done = run(*names, "--property", "value", "--device", "cpu", *dtypes, "--sanitize", "--quick")
     assert done.exit_code == 0, done.output
 
 
