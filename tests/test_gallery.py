@@ -45,13 +45,16 @@ def is_in_triton(example):
     return any("import triton" in path.read_text() for path in (GALLERY / example).glob("*.py"))
 
 
-# In one run: to start one takes longer than some examples do.
+# Triton's interpreter takes minutes for each. The others are asked in one run: to start one takes longer than some do.
+IN_TRITON = [each for each in EXAMPLES if is_in_triton(each)]
+RUNS = [[each for each in EXAMPLES if each not in IN_TRITON], *([each] for each in IN_TRITON)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("in_triton", [False, True])
-def test_every_property_holds(in_triton):
-    if in_triton:
+@pytest.mark.parametrize("examples", RUNS, ids=lambda examples: "+".join(examples))
+def test_every_property_holds(examples):
+    if examples[0] in IN_TRITON:
         pytest.importorskip("triton")
-    examples = [each for each in EXAMPLES if is_in_triton(each) == in_triton]
     arguments = ("--device", "cpu", "--quick", "--workers", "2", "--json", "-")
     done = in_process("-m", "torchgraft", "check", *(GALLERY / each for each in examples), *arguments)
     assert done.returncode == 0, done.stderr
@@ -67,7 +70,6 @@ def test_the_table_names_it_and_a_page_tells_of_it(example):
 
 
 def test_without_triton_the_reference_answers():
-    examples = [each for each in EXAMPLES if is_in_triton(each)]
-    done = in_process("-c", IMPORTED_WITHOUT_TRITON, *(GALLERY / each for each in examples))
+    done = in_process("-c", IMPORTED_WITHOUT_TRITON, *(GALLERY / each for each in IN_TRITON))
     assert done.returncode == 0, done.stderr
-    assert all(f"called gallery::{each}\n" in done.stdout for each in examples)
+    assert all(f"called gallery::{each}\n" in done.stdout for each in IN_TRITON)

@@ -40,8 +40,10 @@ _RUNS = 4
 _SIZES = (4_099, 70_001, 300_001)
 _ELEMENTS, _PRODUCTS = 1 << 20, 1 << 25
 _CALL_SECONDS = 0.05
+# A kernel that takes longer for the smallest of these sizes is interpreted, by one thread.
+_MOST_SECONDS = 1.0
 # On how many threads such a call runs, and how often at most; on a busy machine at least so often, as long as all runs
-# take no more than so many times their seconds. Kernels that an interpreter runs take longer.
+# take no more than so many times their seconds.
 _THREADS, _LARGE_RUNS = 4, 20
 _LEAST_RUNS, _PATIENCE = 5, 8
 # How many samples grow if the run is not quick, how many sizes of each, and the seconds that all runs of one may take.
@@ -84,7 +86,10 @@ def _enlarged(call: Call, places: tuple[SizePlace, ...]) -> Derived | None:
             except Exception:
                 # The kernel does not take such sizes.
                 return None
-            expected = (time.perf_counter() - began) * following / size
+            seconds = time.perf_counter() - began
+            if seconds > _MOST_SECONDS:
+                return None
+            expected = seconds * following / size
     return found
 
 
