@@ -1,5 +1,6 @@
 """The kernels of an operator: which ones it has for a device, and the files that they are made from."""
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -102,6 +103,21 @@ def folder_of(operator: Operator) -> Path:
     """The folder in which an operator is declared; the sources of its kernels lie there and below."""
     file = getattr(sys.modules.get(operator.module), "__file__", None)
     return Path(file).resolve().parent if file else Path.cwd()
+
+
+def cpu_folder_of(operator: Operator) -> Path:
+    """The folder with the sources of an operator's kernels for the CPU.
+
+    That is the operator's own, or the folder beside it in its package that registers its kernels: operators that share
+    kernels are built in one.
+    """
+    own = folder_of(operator)
+    if sources_in(own, (".cpp",)) or not (own.parent / "__init__.py").is_file():
+        return own
+    _, _, name = operator.qualified_name.partition("::")
+    registers = re.compile(rf"TORCHGRAFT_KERNEL\w*\(\s*{operator.namespace}\s*,\s*CPU\s*,\s*{name}\s*,")
+    beside = (path.parent for path in sorted(own.parent.glob("*/*.cpp")) if registers.search(path.read_text()))
+    return next(beside, own)
 
 
 def sources_in(folder: Path, suffixes: Sequence[str] = _SOURCE_SUFFIXES) -> list[Path]:
