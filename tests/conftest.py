@@ -51,33 +51,40 @@ _TWO_SCHEMAS = {"depthwise_conv2d", "lltm"}
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config, items):
-    """Leaves out what repeats a proof, and then leaves its share of what would run."""
-    items[:] = [item for item in items if not _repeats(item)]
+    """Leaves out what repeats a proof, and then leaves its share of what would run.
+
+    Gradients are operators too. What callers need is asked of the operator itself, whose gradients call them; of
+    themselves `make test-slow` asks it, as a quick check does.
+    """
+    for item in items:
+        if (job := _job_of(item)) and _is_gradient(job) and job.property_name in _OF_CALLERS:
+            item.callspec.params["job"] = replace(job, quick=True)
+    items[:] = [item for item in items if item.get_closest_marker("slow") or not _repeats(_job_of(item))]
     yield
     number, shares = map(int, config.getoption("share").split("/"))
     items[:] = items[number - 1 :: shares]
 
 
-def _repeats(item):
-    """Whether a quick check of an operator repeats what others ask; `make test-slow` asks every job of every operator.
+def _job_of(item):
+    """The job of `graft check` that a test is about; None for others."""
+    return getattr(item, "callspec", None) and item.callspec.params.get("job")
 
-    Gradients are operators too. What callers need is asked of the operator itself, whose gradients call them; of
-    themselves `make test-slow` asks it as a quick check does. Of the dtypes of two bytes, which share their kernels'
-    code, bfloat16 is asked.
+
+def _is_gradient(job):
+    return job.name.endswith(("_grad", "_grads", "_backward"))
+
+
+def _repeats(job):
+    """Whether a job repeats what others ask; `make test-slow` asks every job of every operator.
+
+    Of the dtypes of two bytes, which share their kernels' code, bfloat16 is asked.
     """
     # Of xdist, the process that hands out tests collects nothing, and need not import it.
     import torch
 
-    job = getattr(item, "callspec", None) and item.callspec.params.get("job")
     if not job:
         return False
-    of_gradient = job.name.endswith(("_grad", "_grads", "_backward"))
-    of_callers = job.property_name in _OF_CALLERS
-    if not job.quick:
-        if of_gradient and of_callers:
-            item.callspec.params["job"] = replace(job, quick=True)
-        return False
-    if of_gradient and (of_callers or job.dtype == torch.float16):
+    if _is_gradient(job) and (job.property_name in _OF_CALLERS or job.dtype == torch.float16):
         return True
     return job.property_name in _OF_SCHEMAS and job.name not in _TWO_SCHEMAS
 

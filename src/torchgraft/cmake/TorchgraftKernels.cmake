@@ -153,6 +153,7 @@ function(_torchgraft_add_library target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;STAND_INS")
   add_library(${target} MODULE ${arg_SOURCES})
   # No path of the build machine in the library: PyTorch is found because it is loaded already.
+  # DEFINE_SYMBOL: no macro is named after the target, as GCC passes over a compiled header that knows another macro.
   set_target_properties(${target} PROPERTIES
     PREFIX "" DEFINE_SYMBOL "" SKIP_BUILD_RPATH ON INSTALL_RPATH ""
     CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF

@@ -1,5 +1,6 @@
 #pragma once
-// What the text of a kernel may use without including it, on a CPU and on a GPU (torchgraft.load_inline).
+// Lists the headers that the text of a kernel may use without including them, on a CPU and on a GPU
+// (torchgraft.load_inline).
 
 // Another text of the same name may take this one's place in a running process.
 #define TORCHGRAFT_REGISTERED_WHEN_TOLD

@@ -1,5 +1,6 @@
 #pragma once
-// What the text of a kernel for a CPU may use without including it (torchgraft.load_inline).
+// Lists the headers that the text of a kernel for a CPU may use without including them
+// (torchgraft.load_inline).
 
 #include <torchgraft/detail/inline.h>
 
