@@ -32,6 +32,10 @@ _TABLE: dict[str, tuple[int, int, int, int, bool, bool]] = {
     "more rows than threads": (2, 37, 3, 6, True, True),
     "rows that threads share out": (2, 70, 3, 65, True, False),
     "one more than a piece of units": (2, 2, 1, 1025, True, False),
+    "one unit more than two blocks": (3, 5, 3, 129, True, True),
+    "as many units as a cluster": (3, 3, 2, 512, True, False),
+    "one unit more than a cluster": (2, 2, 2, 513, True, False),
+    "more rows than a cluster holds": (3, 67, 2, 70, True, False),
     "a long sequence": (60, 2, 3, 8, True, False),
 }
 

@@ -1,49 +1,20 @@
-// A recurrence on CUDA: a kernel for each step, in which a thread owns one unit of one row.
+// A recurrence on CUDA.
 //
-// A pass reads and writes a few numbers a unit, neighbours side by side, so memory bounds it, or its launch
-// if it is small. Products are PyTorch's.
+// The steps are one kernel in all dtypes but float64 if the weights fit into a cluster
+// (recurrence_on_chip_forward.cuh). Otherwise each step is a product of PyTorch's and a kernel in which a
+// thread owns one unit of one row: it reads and writes a few numbers a unit, neighbours side by side, so
+// memory bounds it, or its launch if it is small.
 #pragma once
 
-#include <cmath>
-
 #include "../cuda.cuh"
+#include "recurrence_cuda_math.cuh"
 
 #define TORCHGRAFT_CELL_FUNCTION __device__ __forceinline__
 #include "recurrence_passes.h"
 
-namespace torchgraft::recurrence {
+#include "recurrence_on_chip.cuh"
 
-// The functions that a printed cell calls.
-struct CudaMath {
-#define TORCHGRAFT_CELL_CALLS(NAME)               \
-  template <typename T>                           \
-  static __device__ __forceinline__ T NAME(T x) { \
-    return ::NAME(x);                             \
-  }
-  TORCHGRAFT_CELL_CALLS(exp)
-  TORCHGRAFT_CELL_CALLS(expm1)
-  TORCHGRAFT_CELL_CALLS(log)
-  TORCHGRAFT_CELL_CALLS(log1p)
-  TORCHGRAFT_CELL_CALLS(tanh)
-  TORCHGRAFT_CELL_CALLS(erf)
-  TORCHGRAFT_CELL_CALLS(sqrt)
-  TORCHGRAFT_CELL_CALLS(sin)
-  TORCHGRAFT_CELL_CALLS(cos)
-  TORCHGRAFT_CELL_CALLS(atan)
-#undef TORCHGRAFT_CELL_CALLS
-  template <typename T>
-  static __device__ __forceinline__ T abs(T x) {
-    return ::fabs(x);
-  }
-  template <typename T>
-  static __device__ __forceinline__ T sigmoid(T x) {
-    return T(1) / (T(1) + ::exp(-x));
-  }
-  template <typename T>
-  static __device__ __forceinline__ T pow(T x, T y) {
-    return ::pow(x, y);
-  }
-};
+namespace torchgraft::recurrence {
 
 inline constexpr int kStepThreads = 256;
 
@@ -74,6 +45,16 @@ class OnCuda {
     const unsigned blocks = grid_of((count + kStepThreads - 1) / kStepThreads, "a recurrence");
     run_units<<<blocks, kStepThreads, 0, launch_.stream()>>>(step);
     check_launch("a recurrence");
+  }
+
+  // Whether the steps were run, all by one kernel.
+  template <typename Cell, typename T, typename Steps>
+  bool at_once([[maybe_unused]] Steps& steps) const {
+    if constexpr (std::is_same_v<T, float>) {
+      return run_at_once<Cell>(steps, launch_.stream());
+    } else {
+      return false;
+    }
   }
 
  private:

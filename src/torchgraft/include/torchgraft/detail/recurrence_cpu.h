@@ -103,6 +103,12 @@ struct OnCpu {
       }
     });
   }
+
+  // Steps are run one by one.
+  template <typename Cell, typename T, typename Steps>
+  bool at_once(const Steps&) const {
+    return false;
+  }
 };
 
 }  // namespace torchgraft::recurrence

@@ -14,6 +14,62 @@ void first_message(const Run& run, const std::vector<const T*>& initial, const S
   run(rows.step());
 }
 
+// The steps of a sequence forward, whose inputs have been multiplied. Tensors are contiguous, and of the type
+// that is computed in.
+struct ForwardSteps {
+  Sizes sizes;
+  bool reverse;
+  ScalarType dtype;                // of the call
+  Tensor weight_hh;                // (gates * units, units)
+  Tensor gates;                    // (steps, batch, gates * units): the inputs', and what is kept of their sums
+  Tensor message_gates;            // likewise, what is kept if the gates are apart
+  Tensor message_bias;             // (gates * units)
+  Tensor message;                  // (batch, units): what the first step is told
+  std::vector<Tensor> initial;     // (batch, units) each
+  std::vector<Tensor> parameters;  // (units) each
+  Tensor states;                   // (states, steps, batch, units)
+  Tensor output;                   // (steps, batch, units)
+};
+
+// The steps as a product and a pass over the units each. The products have the same tensors in all steps:
+// views of each step's would cost the host as much as a launch.
+template <typename Cell, typename T, typename Run>
+void step_by_step(const Run& run, ForwardSteps& steps) {
+  const Sizes& sizes = steps.sizes;
+  const int64_t width = Cell::kGates * sizes.units;
+  const int64_t state_size = sizes.batch * sizes.units;
+  Tensor message_gates = empty_contiguous({sizes.batch, width}, steps.gates);
+  const Tensor weight = transposed(steps.weight_hh);
+  std::vector<const T*> before = pointers_to<T>(steps.initial);
+  const std::vector<const T*> own = pointers_to<T>(steps.parameters);
+  for (int64_t step = 0; step < sizes.steps; ++step) {
+    const int64_t t = steps.reverse ? sizes.steps - 1 - step : step;
+    multiply(steps.message, weight, message_gates);
+    T* const step_gates = mutable_data_of<T>(steps.gates) + t * sizes.batch * width;
+    Rows<typename Cell::Forward, T> rows(sizes.batch, sizes.units);
+    rows.read_parts(step_gates, Cell::kGates);
+    rows.read_parts(data_of<T>(message_gates), Cell::kGates);
+    if constexpr (Cell::kGatesApart) {
+      for (int gate = 0; gate < Cell::kGates; ++gate) {
+        rows.read(data_of<T>(steps.message_bias) + gate * sizes.units, 0);
+      }
+    }
+    for (const T* state : before) rows.read(state);
+    for (const T* each : own) rows.read(each, 0);
+    rows.write_parts(
+        Cell::kGatesApart ? mutable_data_of<T>(steps.message_gates) + t * sizes.batch * width : step_gates,
+        Cell::kGates);
+    for (int state = 0; state < Cell::kStates; ++state) {
+      T* const after = mutable_data_of<T>(steps.states) + (state * sizes.steps + t) * state_size;
+      rows.write(after);
+      before[state] = after;
+    }
+    rows.write(mutable_data_of<T>(steps.message));
+    rows.write(mutable_data_of<T>(steps.output) + t * state_size);
+    run(rows.step());
+  }
+}
+
 // The output of all steps, the states after the last one, and what is kept for the gradient: the gates, of
 // all steps before their activation, if a cell needs them apart those of the messages too, and the states
 // after each step, (states, steps, batch, units).
@@ -28,11 +84,12 @@ std::vector<Tensor> forward(const Run& run, Given given, const std::optional<Ten
   return dispatch_computed(given.input, [&]<typename T>(Tag<T>) -> std::vector<Tensor> {
     const WithoutAutograd scope;
     const ScalarType computed = kDtypeOf<T>;
-    const int32_t code = code_of(computed);
     const Tensor& like = given.input;
-    const int64_t state_size = sizes.batch * sizes.units;
+    const auto empty = [&](std::initializer_list<int64_t> shape) {
+      return empty_contiguous(shape, like, code_of(computed));
+    };
 
-    Tensor gates = empty_contiguous({sizes.steps, sizes.batch, width}, like, code);
+    Tensor gates = empty({sizes.steps, sizes.batch, width});
     Tensor gate_rows = as_matrix(gates);
     multiply(as_matrix(converted(given.input, computed)), transposed(converted(given.weight_ih, computed)),
              gate_rows);
@@ -45,59 +102,32 @@ std::vector<Tensor> forward(const Run& run, Given given, const std::optional<Ten
       run(rows.step());
     }
 
-    Tensor states = empty_contiguous({Cell::kStates, sizes.steps, sizes.batch, sizes.units}, like, code);
-    Tensor output = empty_contiguous({sizes.steps, sizes.batch, sizes.units}, like, code);
-    Tensor message = empty_contiguous({sizes.batch, sizes.units}, like, code);
-    Tensor message_gates = empty_contiguous({sizes.batch, width}, like, code);
-    Tensor kept_message_gates =
-        empty_contiguous({Cell::kGatesApart ? sizes.steps : 0, sizes.batch, width}, like, code);
-    const Tensor message_added = copied_or_zeros(message_bias, {width}, like, computed);
-    const Tensor weight = transposed(converted(given.weight_hh, computed));
-    const std::vector<Tensor> initial = converted(given.initial, computed);
-    const std::vector<Tensor> parameters = converted(given.parameters, computed);
-    std::vector<const T*> before = pointers_to<T>(initial);
-    const std::vector<const T*> own = pointers_to<T>(parameters);
-    first_message<Cell>(run, before, sizes, mutable_data_of<T>(message));
+    ForwardSteps steps = {sizes,
+                          given.reverse,
+                          dtype,
+                          converted(given.weight_hh, computed),
+                          gates,
+                          empty({Cell::kGatesApart ? sizes.steps : 0, sizes.batch, width}),
+                          copied_or_zeros(message_bias, {width}, like, computed),
+                          empty({sizes.batch, sizes.units}),
+                          converted(given.initial, computed),
+                          converted(given.parameters, computed),
+                          empty({Cell::kStates, sizes.steps, sizes.batch, sizes.units}),
+                          empty({sizes.steps, sizes.batch, sizes.units})};
+    first_message<Cell>(run, pointers_to<T>(steps.initial), sizes, mutable_data_of<T>(steps.message));
+    if (!run.template at_once<Cell, T>(steps)) step_by_step<Cell, T>(run, steps);
 
-    // The products have the same tensors in all steps: views of each step's would cost the host as much as a
-    // launch.
-    for (int64_t step = 0; step < sizes.steps; ++step) {
-      const int64_t t = given.reverse ? sizes.steps - 1 - step : step;
-      multiply(message, weight, message_gates);
-      T* const step_gates = mutable_data_of<T>(gates) + t * sizes.batch * width;
-      Rows<typename Cell::Forward, T> rows(sizes.batch, sizes.units);
-      rows.read_parts(step_gates, Cell::kGates);
-      rows.read_parts(data_of<T>(message_gates), Cell::kGates);
-      if constexpr (Cell::kGatesApart) {
-        for (int gate = 0; gate < Cell::kGates; ++gate) {
-          rows.read(data_of<T>(message_added) + gate * sizes.units, 0);
-        }
-      }
-      for (const T* state : before) rows.read(state);
-      for (const T* each : own) rows.read(each, 0);
-      rows.write_parts(
-          Cell::kGatesApart ? mutable_data_of<T>(kept_message_gates) + t * sizes.batch * width : step_gates,
-          Cell::kGates);
-      for (int state = 0; state < Cell::kStates; ++state) {
-        T* const after = mutable_data_of<T>(states) + (state * sizes.steps + t) * state_size;
-        rows.write(after);
-        before[state] = after;
-      }
-      rows.write(mutable_data_of<T>(message));
-      rows.write(mutable_data_of<T>(output) + t * state_size);
-      run(rows.step());
-    }
-
-    std::vector<Tensor> results = {converted(output, dtype)};
+    std::vector<Tensor> results = {converted(steps.output, dtype)};
     const int64_t last = given.reverse ? 0 : sizes.steps - 1;
     for (int state = 0; state < Cell::kStates; ++state) {
       Tensor after = empty_contiguous({sizes.batch, sizes.units}, like);
-      torch::stable::copy_(after, torch::stable::select(torch::stable::select(states, 0, state), 0, last));
+      torch::stable::copy_(after,
+                           torch::stable::select(torch::stable::select(steps.states, 0, state), 0, last));
       results.push_back(after);
     }
     results.push_back(gates);
-    if constexpr (Cell::kGatesApart) results.push_back(kept_message_gates);
-    results.push_back(states);
+    if constexpr (Cell::kGatesApart) results.push_back(steps.message_gates);
+    results.push_back(steps.states);
     return results;
   });
 }
@@ -129,6 +159,66 @@ void check_backward(const Given& given, const Backward& pass, const Sizes& sizes
   }
 }
 
+// The steps of a sequence back. Tensors are contiguous, and of the type that is computed in.
+struct BackwardSteps {
+  Sizes sizes;
+  bool reverse;
+  ScalarType dtype;                   // of the call
+  Tensor weight_hh;                   // (gates * units, units)
+  Tensor gates;                       // (steps, batch, gates * units)
+  Tensor message_gates;               // likewise, if the gates are apart
+  Tensor states;                      // (states, steps, batch, units)
+  std::optional<Tensor> output_grad;  // (steps, batch, units)
+  std::vector<Tensor> initial;        // (batch, units) each
+  std::vector<Tensor> parameters;     // (units) each
+  Tensor gates_grad;                  // (steps, batch, gates * units)
+  Tensor message_gates_grad;          // likewise; gates_grad itself unless the gates are apart
+  Tensor messages;                    // (steps, batch, units): what each step was told
+  Tensor message_grad;                // (batch, units): zeros; becomes that of the first message
+  std::vector<Tensor> state_grads;    // (batch, units) each: of the last states; become those of the first
+  std::vector<Tensor> sums;           // (batch, units) each: zeros; become the gradients of the parameters
+};
+
+// The steps as a pass over the units and a product each.
+template <typename Cell, typename T, typename Run>
+void step_by_step(const Run& run, BackwardSteps& steps) {
+  const Sizes& sizes = steps.sizes;
+  const int64_t width = Cell::kGates * sizes.units;
+  const int64_t state_size = sizes.batch * sizes.units;
+  const std::vector<const T*> first = pointers_to<T>(steps.initial), own = pointers_to<T>(steps.parameters);
+  // One row of zeros for all rows and steps if there is no gradient of the output.
+  const Tensor output_grad =
+      steps.output_grad.has_value()
+          ? *steps.output_grad
+          : copied_or_zeros(std::nullopt, {sizes.units}, steps.gates, steps.gates.scalar_type());
+  const int64_t output_stride = steps.output_grad.has_value() ? sizes.units : 0;
+  for (int64_t step = sizes.steps - 1; step >= 0; --step) {
+    const int64_t t = steps.reverse ? sizes.steps - 1 - step : step;
+    const int64_t place = t * sizes.batch * width;
+    Rows<typename Cell::Backward, T> rows(sizes.batch, sizes.units);
+    rows.read_parts(data_of<T>(steps.gates) + place, Cell::kGates);
+    if constexpr (Cell::kGatesApart) rows.read_parts(data_of<T>(steps.message_gates) + place, Cell::kGates);
+    for (int state = 0; state < Cell::kStates; ++state) {
+      const int64_t before = state * sizes.steps + Sizes::before(t, steps.reverse);
+      rows.read(step == 0 ? first[state] : data_of<T>(steps.states) + before * state_size);
+    }
+    for (const T* each : own) rows.read(each, 0);
+    for (const Tensor& each : steps.state_grads) rows.read(data_of<T>(each));
+    rows.read(data_of<T>(steps.message_grad));
+    rows.read(data_of<T>(output_grad) + t * sizes.batch * output_stride, output_stride);
+    for (const Tensor& each : steps.sums) rows.read(data_of<T>(each));
+    rows.write_parts(mutable_data_of<T>(steps.gates_grad) + place, Cell::kGates);
+    if constexpr (Cell::kGatesApart) {
+      rows.write_parts(mutable_data_of<T>(steps.message_gates_grad) + place, Cell::kGates);
+    }
+    for (const Tensor& each : steps.state_grads) rows.write(mutable_data_of<T>(each));
+    for (const Tensor& each : steps.sums) rows.write(mutable_data_of<T>(each));
+    rows.write(mutable_data_of<T>(steps.messages) + t * state_size);
+    run(rows.step());
+    multiply(torch::stable::select(steps.message_gates_grad, 0, t), steps.weight_hh, steps.message_grad);
+  }
+}
+
 // The gradients of the input, of weight_ih, weight_hh and the bias, if the gates are apart of the messages'
 // bias, of the numbers of each unit, and of the initial states. What is not wanted has no elements.
 template <typename Cell, typename Run>
@@ -139,70 +229,46 @@ std::vector<Tensor> backward(const Run& run, Given given, const Backward& pass) 
   return dispatch_computed(given.input, [&]<typename T>(Tag<T>) -> std::vector<Tensor> {
     const WithoutAutograd scope;
     const ScalarType computed = kDtypeOf<T>;
-    const int32_t code = code_of(computed);
     const Tensor& like = given.input;
     check_backward<Cell>(given, pass, sizes);
-    const int64_t state_size = sizes.batch * sizes.units;
     const auto empty = [&](std::initializer_list<int64_t> shape) {
-      return empty_contiguous(shape, like, code);
+      return empty_contiguous(shape, like, code_of(computed));
+    };
+    const auto of_states = [&](const std::optional<Tensor>& tensor) {
+      return copied_or_zeros(tensor, {sizes.batch, sizes.units}, like, computed);
     };
 
-    const Tensor gates = converted(pass.gates, computed), states = converted(pass.states, computed);
-    const Tensor message_gates = Cell::kGatesApart ? converted(*pass.message_gates, computed) : gates;
-    const Tensor weight_hh = converted(given.weight_hh, computed);
-    const std::vector<Tensor> initial = converted(given.initial, computed);
-    const std::vector<Tensor> parameters = converted(given.parameters, computed);
-    const std::vector<const T*> first = pointers_to<T>(initial), own = pointers_to<T>(parameters);
-    Tensor gates_grad = empty({sizes.steps, sizes.batch, width});
-    Tensor message_gates_grad = Cell::kGatesApart ? empty({sizes.steps, sizes.batch, width}) : gates_grad;
-    Tensor messages = empty({sizes.steps, sizes.batch, sizes.units});
-    Tensor message_grad = copied_or_zeros(std::nullopt, {sizes.batch, sizes.units}, like, computed);
-    // One row of zeros for all rows and steps if there is no gradient of the output.
-    const Tensor output_grad = pass.output_grad.has_value()
-                                   ? converted(*pass.output_grad, computed)
-                                   : copied_or_zeros(std::nullopt, {sizes.units}, like, computed);
-    const int64_t output_stride = pass.output_grad.has_value() ? sizes.units : 0;
-    std::vector<Tensor> state_grads, sums;
-    for (const std::optional<Tensor>& each : pass.finals) {
-      state_grads.push_back(copied_or_zeros(each, {sizes.batch, sizes.units}, like, computed));
-    }
-    for (int own_number = 0; own_number < Cell::kParameters; ++own_number) {
-      sums.push_back(copied_or_zeros(std::nullopt, {sizes.batch, sizes.units}, like, computed));
-    }
+    const Tensor gates = converted(pass.gates, computed);
+    const Tensor gates_grad = empty({sizes.steps, sizes.batch, width});
+    BackwardSteps steps = {sizes,
+                           given.reverse,
+                           dtype,
+                           converted(given.weight_hh, computed),
+                           gates,
+                           Cell::kGatesApart ? converted(*pass.message_gates, computed) : gates,
+                           converted(pass.states, computed),
+                           std::nullopt,
+                           converted(given.initial, computed),
+                           converted(given.parameters, computed),
+                           gates_grad,
+                           Cell::kGatesApart ? empty({sizes.steps, sizes.batch, width}) : gates_grad,
+                           empty({sizes.steps, sizes.batch, sizes.units}),
+                           of_states(std::nullopt),
+                           {},
+                           {}};
+    if (pass.output_grad.has_value()) steps.output_grad = converted(*pass.output_grad, computed);
+    for (const std::optional<Tensor>& each : pass.finals) steps.state_grads.push_back(of_states(each));
+    for (int i = 0; i < Cell::kParameters; ++i) steps.sums.push_back(of_states(std::nullopt));
+    if (!run.template at_once<Cell, T>(steps)) step_by_step<Cell, T>(run, steps);
 
-    for (int64_t step = sizes.steps - 1; step >= 0; --step) {
-      const int64_t t = given.reverse ? sizes.steps - 1 - step : step;
-      const int64_t place = t * sizes.batch * width;
-      Rows<typename Cell::Backward, T> rows(sizes.batch, sizes.units);
-      rows.read_parts(data_of<T>(gates) + place, Cell::kGates);
-      if constexpr (Cell::kGatesApart) rows.read_parts(data_of<T>(message_gates) + place, Cell::kGates);
-      for (int state = 0; state < Cell::kStates; ++state) {
-        const int64_t before = state * sizes.steps + Sizes::before(t, given.reverse);
-        rows.read(step == 0 ? first[state] : data_of<T>(states) + before * state_size);
-      }
-      for (const T* each : own) rows.read(each, 0);
-      for (const Tensor& each : state_grads) rows.read(data_of<T>(each));
-      rows.read(data_of<T>(message_grad));
-      rows.read(data_of<T>(output_grad) + t * sizes.batch * output_stride, output_stride);
-      for (const Tensor& each : sums) rows.read(data_of<T>(each));
-      rows.write_parts(mutable_data_of<T>(gates_grad) + place, Cell::kGates);
-      if constexpr (Cell::kGatesApart) {
-        rows.write_parts(mutable_data_of<T>(message_gates_grad) + place, Cell::kGates);
-      }
-      for (const Tensor& each : state_grads) rows.write(mutable_data_of<T>(each));
-      for (const Tensor& each : sums) rows.write(mutable_data_of<T>(each));
-      rows.write(mutable_data_of<T>(messages) + t * state_size);
-      run(rows.step());
-      multiply(torch::stable::select(message_gates_grad, 0, t), weight_hh, message_grad);
-    }
     Rows<typename Cell::MessageBackward, T> rows(sizes.batch, sizes.units);
-    for (const T* state : first) rows.read(state);
-    for (const Tensor& each : state_grads) rows.read(data_of<T>(each));
-    rows.read(data_of<T>(message_grad));
-    for (const Tensor& each : state_grads) rows.write(mutable_data_of<T>(each));
+    for (const Tensor& state : steps.initial) rows.read(data_of<T>(state));
+    for (const Tensor& each : steps.state_grads) rows.read(data_of<T>(each));
+    rows.read(data_of<T>(steps.message_grad));
+    for (const Tensor& each : steps.state_grads) rows.write(mutable_data_of<T>(each));
     run(rows.step());
 
-    const Tensor grad_rows = as_matrix(gates_grad), message_grad_rows = as_matrix(message_gates_grad);
+    const Tensor grad_rows = as_matrix(gates_grad), message_grad_rows = as_matrix(steps.message_gates_grad);
     std::vector<Tensor> results;
     if (pass.of_input) {
       const Tensor grad = product(grad_rows, converted(given.weight_ih, computed), dtype);
@@ -213,14 +279,15 @@ std::vector<Tensor> backward(const Run& run, Given given, const Backward& pass) 
     results.push_back(pass.of_weight_ih
                           ? product(transposed(grad_rows), as_matrix(converted(given.input, computed)), dtype)
                           : nothing_like(like));
-    results.push_back(pass.of_weight_hh ? product(transposed(message_grad_rows), as_matrix(messages), dtype)
-                                        : nothing_like(like));
+    results.push_back(pass.of_weight_hh
+                          ? product(transposed(message_grad_rows), as_matrix(steps.messages), dtype)
+                          : nothing_like(like));
     results.push_back(pass.of_bias ? column_sums(grad_rows, dtype) : nothing_like(like));
     if constexpr (Cell::kGatesApart) {
       results.push_back(pass.of_bias ? column_sums(message_grad_rows, dtype) : nothing_like(like));
     }
-    for (const Tensor& each : sums) results.push_back(column_sums(each, dtype));
-    for (const Tensor& each : state_grads) results.push_back(converted(each, dtype));
+    for (const Tensor& each : steps.sums) results.push_back(column_sums(each, dtype));
+    for (const Tensor& each : steps.state_grads) results.push_back(converted(each, dtype));
     return results;
   });
 }

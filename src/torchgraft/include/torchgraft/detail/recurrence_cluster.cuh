@@ -1,0 +1,220 @@
+// Who a thread is in a recurrence that runs on chip, how the blocks of a cluster write into each other's
+// shared memory, and where the weights lie that tensor cores multiply.
+//
+// A cluster owns some rows of the batch for all steps, and each of its blocks kUnits units of them. Up to
+// kUnits units a cluster is one block, which has nobody to wait for.
+#pragma once
+
+#include <cooperative_groups.h>
+#include <torchgraft/ptx.cuh>
+
+#include <cstdint>
+
+#include "../async_copy.cuh"
+#include "../cuda.cuh"
+#include "../mma.cuh"
+#include "recurrence_split.cuh"
+
+namespace torchgraft::recurrence {
+
+// The two barriers of a block in a cluster, which count the bytes that the cluster's blocks write into its
+// shared memory. A step waits at the barrier `step % 2`.
+struct CountedBarriers {
+  uint32_t address;  // in shared memory
+
+  // By a whole warp, before the blocks of the cluster meet for the first time.
+  __device__ __forceinline__ void start([[maybe_unused]] uint32_t bytes) const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    const bool tells = threadIdx.x % 32 == 0;
+    for (uint32_t i = 0; i < 2; ++i) {
+      if (tells) ptx::mbarrier_init(address + 8 * i, 1);
+      __syncwarp();
+      if (tells) ptx::mbarrier_arrive_expect_tx(address + 8 * i, bytes);
+    }
+    if (tells) ptx::fence_mbarrier_init();
+#else
+    __trap();  // not chosen where this is compiled for less
+#endif
+  }
+
+  // Waits for what was written in the step before. One thread then tells the barrier how many bytes the step
+  // after this one brings: none of them come before this block has written its own of this step.
+  __device__ __forceinline__ void wait([[maybe_unused]] int64_t step, [[maybe_unused]] uint32_t bytes,
+                                       [[maybe_unused]] bool tells) const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    const uint32_t barrier = address + 8 * (static_cast<uint32_t>(step) % 2);
+    ptx::mbarrier_wait(barrier, static_cast<uint32_t>(step - 1) / 2 % 2);
+    if (tells) ptx::mbarrier_arrive_expect_tx(barrier, bytes);
+#else
+    __trap();
+#endif
+  }
+  __device__ __forceinline__ void wait(int64_t step, uint32_t bytes) const {
+    wait(step, bytes, threadIdx.x == 0);
+  }
+};
+
+// A thread's fragments of weights: of each column of tiles the first kKept tiles lie in registers, and the
+// others in shared memory, `columns` next to each other. Indices are constant once loops are unrolled.
+template <int kTiles, int kColumns, int kKept, int kThreads>
+class Fragments {
+ public:
+  static constexpr int64_t shared_bytes(int64_t columns) {
+    return columns * (kTiles - kKept) * kThreads * 16;
+  }
+
+  __device__ __forceinline__ void store(uint4* shared, int columns, int tile, int column,
+                                        const uint32_t (&fragment)[4]) {
+    if (tile < kKept) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) kept_[tile < kKept ? tile : 0][column][e] = fragment[e];
+    } else {
+      shared[place_of(columns, tile, column)] =
+          make_uint4(fragment[0], fragment[1], fragment[2], fragment[3]);
+    }
+  }
+  __device__ __forceinline__ void load(const uint4* shared, int columns, int tile, int column,
+                                       uint32_t (&fragment)[4]) const {
+    if (tile < kKept) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) fragment[e] = kept_[tile < kKept ? tile : 0][column][e];
+    } else {
+      const uint4 four = shared[place_of(columns, tile, column)];
+      fragment[0] = four.x;
+      fragment[1] = four.y;
+      fragment[2] = four.z;
+      fragment[3] = four.w;
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static int place_of(int columns, int tile, int column) {
+    return ((tile - kKept) * columns + column) * kThreads + static_cast<int>(threadIdx.x);
+  }
+
+  uint32_t kept_[kKept][kColumns][4];
+};
+
+// A block's shape, for a cell of so many gates. Eight warps make the products; then each computes the units
+// of some rows, one unit a lane.
+inline constexpr int kUnits = 64;       // of a block
+inline constexpr int kWarpUnits = 32;   // of a row that a warp computes at a time
+inline constexpr int kMostBlocks = 8;   // of a cluster, as many as any device takes
+inline constexpr int kWarps = 8;
+inline constexpr int kThreads = 32 * kWarps;
+inline constexpr int kTileRows = 4;     // rows of the batch in a tile of eight columns, two each
+inline constexpr int kRowsAtOnce = kWarps / (kUnits / kWarpUnits);
+inline constexpr int kLine = 2 * kWarpUnits;  // both halves of the numbers of a warp's units
+// What a step needs of device memory is copied to shared memory so many steps ahead.
+inline constexpr int kStages = 2;
+// Registers of a thread that hold weights, of the 255 that it has.
+inline constexpr int kWeightRegisters = 168;
+
+// How many halves weights have. One is what float16 and bfloat16 need, whose rows are multiplied by a power of
+// two; two are 22 bits of float.
+enum class Weights : int { in_one_half = 1, in_two_halves = 2 };
+
+// How many blocks a cluster may have so that its weights, so many fragments a tile, have room; zero if the cell
+// has too many gates.
+constexpr int most_blocks(int fragments) {
+  return fragments <= 5 ? kMostBlocks : fragments <= 10 ? kMostBlocks / 2 : 0;
+}
+
+// How many of 16 tiles stay in registers, an even number, where a tile takes 4 registers a column.
+constexpr int kept_tiles(int tiles, int columns) {
+  const int kept = kWeightRegisters / (4 * columns) / 2 * 2;
+  return kept < tiles ? kept : tiles;
+}
+
+// Indices within a step fit 32 bits.
+class Member {
+ protected:
+  __device__ __forceinline__ Member(int64_t steps, int64_t batch, int64_t units, bool from_the_end,
+                                    int blocks, int cluster_rows)
+      : units_(static_cast<int>(units)),
+        first_(from_the_end ? (steps - 1) * batch * units : 0),
+        stride_((from_the_end ? -1 : 1) * batch * units),
+        blocks_(blocks),
+        cluster_rows_(cluster_rows),
+        rank_(static_cast<int>(blockIdx.x) % blocks),
+        first_row_(static_cast<int>(blockIdx.x) / blocks * cluster_rows),
+        rows_(min(cluster_rows, static_cast<int>(batch) - first_row_)),
+        padded_rows_((cluster_rows + kTileRows - 1) / kTileRows * kTileRows),
+        lane_(static_cast<int>(threadIdx.x) % 32),
+        warp_(static_cast<int>(threadIdx.x) / 32),
+        own_row_(warp_ / (kUnits / kWarpUnits)),
+        column_(warp_ % (kUnits / kWarpUnits) * kWarpUnits + lane_),
+        unit_(rank_ * kUnits + column_) {}
+
+  __device__ __forceinline__ bool has_unit() const { return unit_ < units_; }
+  // The index of this thread's unit of a row in a tensor of one number a unit, from the step's first number
+  // on; and of its first gate in a tensor of so many gates a unit.
+  __device__ __forceinline__ int state_of(int row) const { return (first_row_ + row) * units_ + unit_; }
+  __device__ __forceinline__ int gate_of(int row, int gates) const {
+    return (first_row_ + row) * gates * units_ + unit_;
+  }
+  __device__ __forceinline__ static int swizzled(int chunk, int row) { return chunk ^ row % kTileRows; }
+
+  // No block may write into another's memory before that has been initialised, and runs.
+  __device__ __forceinline__ void start_cluster(CountedBarriers barriers, uint32_t bytes) const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (blocks_ > 1) {
+      if (warp_ == 0) barriers.start(bytes);
+      cooperative_groups::this_cluster().sync();
+      return;
+    }
+#endif
+    __syncthreads();
+  }
+  // Waits for what the cluster's blocks sent in the step before.
+  __device__ __forceinline__ void wait_for_cluster(CountedBarriers barriers, int64_t step,
+                                                   uint32_t bytes) const {
+    if (blocks_ > 1) {
+      barriers.wait(step, bytes);
+    } else {
+      __syncthreads();
+    }
+  }
+
+  int units_;
+  int64_t first_;   // the index of the first step's first number in a tensor of one number a unit
+  int64_t stride_;  // from a step's to the next one's
+  int blocks_;
+  int cluster_rows_;
+  int rank_;  // of this block in the cluster
+  int first_row_;
+  int rows_;  // of this cluster
+  int padded_rows_;
+  int lane_;
+  int warp_;
+  int own_row_;  // the first of those whose units this warp computes
+  int column_;   // of this thread's unit among the block's
+  int unit_;
+};
+
+// Weights as halves, in rows of `padded` that begin at sixteen bytes; a row was divided by its scale.
+struct ScaledWeight {
+  const Half* halves[2];  // the second is null if there is one
+  const float* scales;
+  int padded;
+};
+
+__device__ __forceinline__ uint32_t pair_at(const Half* from, bool is_there) {
+  return is_there ? *reinterpret_cast<const uint32_t*>(from) : 0u;
+}
+
+// 2**e where the largest magnitude of a warp's numbers is 2**e to 2**(e + 1); an infinite one stays so when it
+// is divided by that, and NaN counts for nothing.
+__device__ __forceinline__ float power_below_largest(float magnitude) {
+  uint32_t most = isnan(magnitude) ? 0u : __float_as_uint(magnitude);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  most = __reduce_max_sync(0xffffffffu, most);
+#endif
+  return __uint_as_float(min(max(most >> 23, 1u), 253u) << 23);
+}
+// One over such a power.
+__device__ __forceinline__ float one_over(float power) {
+  return __uint_as_float((254u << 23) - __float_as_uint(power));
+}
+
+}  // namespace torchgraft::recurrence

@@ -1,0 +1,276 @@
+// Whether the steps of a recurrence are one kernel, how many clusters of how many rows it has, and its launch.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <tuple>
+
+#include "../device.cuh"
+#include "../numbers.h"
+#include "recurrence_on_chip_backward.cuh"
+#include "recurrence_on_chip_forward.cuh"
+
+namespace torchgraft::recurrence {
+
+// How a launch shares out units and rows.
+struct Clusters {
+  int blocks;  // of a cluster
+  int rows;    // of a cluster
+  int64_t count;
+};
+
+class ClusterConfig {
+ public:
+  ClusterConfig(const Clusters& clusters, int64_t shared_bytes, cudaStream_t stream = nullptr) {
+    attribute_.id = cudaLaunchAttributeClusterDimension;
+    attribute_.val.clusterDim.x = static_cast<unsigned>(clusters.blocks);
+    attribute_.val.clusterDim.y = 1;
+    attribute_.val.clusterDim.z = 1;
+    config_.gridDim = dim3(static_cast<unsigned>(clusters.count * clusters.blocks));
+    config_.blockDim = dim3(kThreads);
+    config_.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+    config_.stream = stream;
+    config_.attrs = &attribute_;
+    config_.numAttrs = clusters.blocks > 1 ? 1 : 0;
+  }
+  ClusterConfig(const ClusterConfig&) = delete;
+  ClusterConfig& operator=(const ClusterConfig&) = delete;
+
+  cudaLaunchConfig_t& operator*() { return config_; }
+
+ private:
+  cudaLaunchAttribute attribute_ = {};
+  cudaLaunchConfig_t config_ = {};
+};
+
+// How many clusters of a kernel the current device runs at a time; zero if it cannot run one.
+inline int64_t resident_clusters(const void* kernel, int blocks, int64_t shared_bytes) {
+  static std::map<std::tuple<int, const void*, int, int64_t>, int64_t> known;
+  static std::mutex mutex;
+  const std::tuple key = {internal::current_device_index(), kernel, blocks, shared_bytes};
+  return internal::made_once(known, mutex, key, [&]() -> int64_t {
+    const int64_t multiprocessors = current_device().multiprocessors;
+    if (!allow_shared_memory(kernel, shared_bytes) || multiprocessors < blocks) return 0;
+    if (blocks == 1) return multiprocessors;
+    int resident = 0;
+    ClusterConfig config({blocks, 0, multiprocessors / blocks}, shared_bytes);
+    if (cudaOccupancyMaxActiveClusters(&resident, kernel, &*config) == cudaSuccess) return resident;
+    cudaGetLastError();
+    return 0;
+  });
+}
+
+// The clusters with the fewest rows of which all run at a time; or as many rows as have room, and some
+// clusters wait for others to end. Nothing if the device or the weights are not for this.
+template <typename Shape>
+std::optional<Clusters> find_clusters(const void* kernel, const Sizes& sizes) {
+  constexpr int64_t kMostSize = 1 << 24;  // of what is indexed within a step
+  const int64_t blocks = ceil_divide<int64_t>(sizes.units, kUnits);
+  const Device& device = current_device();
+  if (sizes.batch == 0 || blocks > Shape::kMostBlocks || sizes.batch * sizes.units > kMostSize ||
+      !device.has_clusters || architecture_of(kernel) < 900) {
+    return std::nullopt;
+  }
+  int64_t most = 0;
+  while (most < sizes.batch && Shape::shared_bytes(most + 1, blocks) <= device.shared_of_block) ++most;
+  if (most == 0) return std::nullopt;
+  const int64_t resident =
+      resident_clusters(kernel, static_cast<int>(blocks), Shape::shared_bytes(most, blocks));
+  if (resident == 0) return std::nullopt;
+  const int64_t rows = std::min(most, ceil_divide(sizes.batch, resident));
+  return Clusters{static_cast<int>(blocks), static_cast<int>(rows), ceil_divide(sizes.batch, rows)};
+}
+
+template <typename Shape, typename Pass>
+void launch_clusters(void (*kernel)(Pass, int, int), const Clusters& clusters, const Pass& pass,
+                     cudaStream_t stream) {
+  const int64_t shared_bytes = Shape::shared_bytes(clusters.rows, clusters.blocks);
+  require_shared_memory(kernel, shared_bytes, "a recurrence");
+  ClusterConfig config(clusters, shared_bytes, stream);
+  cudaLaunchKernelEx(&*config, kernel, pass, clusters.blocks, clusters.rows);
+  check_launch("a recurrence");
+}
+
+inline constexpr int kTransposed = 32;  // columns of a block that transposes
+
+// A number as one half, or as two if there is a place for the lower one.
+__device__ __forceinline__ void store_halves(float number, int64_t place, Half* high, Half* low) {
+  if (low == nullptr) {
+    high[place] = rounded_to_no_zero<Half>(number);
+  } else {
+    const Split<Half> split(number);
+    high[place] = split.high;
+    low[place] = split.low;
+  }
+}
+
+// A block a row of weight_hh: halves, divided by the row's power of two.
+__global__ void __launch_bounds__(kThreads)
+    scale_rows(const float* weight, Half* high, Half* low, float* scales, int units, int padded) {
+  const int row = static_cast<int>(blockIdx.x) % padded;
+  const int gate = static_cast<int>(blockIdx.x) / padded;
+  const float* from = weight + (int64_t{gate} * units + row) * units;
+  const int count = row < units ? units : 0;
+  float largest = 0.0f;
+  for (int k = static_cast<int>(threadIdx.x); k < count; k += kThreads) {
+    largest = fmaxf(largest, finite_magnitude(from[k]));
+  }
+  const float factor = power_to_fill_half(largest_of_block(largest));
+  if (threadIdx.x == 0) scales[blockIdx.x] = 1.0f / factor;
+  for (int k = static_cast<int>(threadIdx.x); k < padded; k += kThreads) {
+    store_halves(k < count ? from[k] * factor : 0.0f, int64_t{blockIdx.x} * padded + k, high, low);
+  }
+}
+
+// A block 32 columns of weight_hh: each becomes a row of halves, all gates one behind the other, divided by
+// the row's power of two.
+__global__ void __launch_bounds__(kTransposed* kTransposed)
+    scale_columns(const float* weight, Half* high, Half* low, float* scales, int units, int padded,
+                  int gates) {
+  __shared__ float tile[kTransposed][kTransposed + 1];
+  const int lane = static_cast<int>(threadIdx.x) % kTransposed;
+  const int warp = static_cast<int>(threadIdx.x) / kTransposed;
+  const int first = static_cast<int>(blockIdx.x) * kTransposed;
+  const int column = first + lane;
+  float largest = 0.0f;
+  if (column < units) {
+#pragma unroll 4
+    for (int row = warp; row < gates * units; row += kTransposed) {
+      largest = fmaxf(largest, finite_magnitude(weight[int64_t{row} * units + column]));
+    }
+  }
+  tile[warp][lane] = largest;
+  __syncthreads();
+  // A warp has one of the columns now.
+  const float factor = power_to_fill_half(largest_of_warp(tile[lane][warp]));
+  if (lane == 0 && first + warp < padded) scales[first + warp] = 1.0f / factor;
+  for (int gate = 0; gate < gates; ++gate) {
+    for (int begin = 0; begin < padded; begin += kTransposed) {
+      __syncthreads();
+      const int row = begin + warp;
+      tile[warp][lane] =
+          row < units && column < units ? weight[(int64_t{gate} * units + row) * units + column] : 0.0f;
+      __syncthreads();
+      if (first + warp < padded && begin + lane < padded) {
+        store_halves(tile[lane][warp] * factor, (int64_t{first + warp} * gates + gate) * padded + begin + lane,
+                     high, low);
+      }
+    }
+  }
+}
+
+// weight_hh as kernels on chip read it, and the memory that it lies in.
+struct PreparedWeight {
+  Tensor elements;
+  Tensor scales;
+  ScaledWeight view;
+};
+
+inline PreparedWeight prepared_weight(const Tensor& weight, int gates, Weights weights, bool transposed,
+                                      cudaStream_t stream) {
+  const int units = static_cast<int>(weight.size(1));
+  const int padded = round_up(units, 8);
+  const int64_t size = int64_t{gates} * padded * padded;
+  Tensor elements = empty_contiguous({static_cast<int>(weights), size}, weight, aoti_torch_dtype_float16());
+  Tensor scales = empty_contiguous({transposed ? padded : gates * padded}, weight);
+  const float* const from = data_of<float>(weight);
+  Half* const high = static_cast<Half*>(elements.mutable_data_ptr());
+  Half* const low = weights == Weights::in_two_halves ? high + size : nullptr;
+  float* const scales_to = mutable_data_of<float>(scales);
+  if (transposed) {
+    const auto blocks = static_cast<unsigned>(ceil_divide(padded, kTransposed));
+    scale_columns<<<blocks, kTransposed * kTransposed, 0, stream>>>(from, high, low, scales_to, units, padded,
+                                                                    gates);
+  } else {
+    const auto blocks = static_cast<unsigned>(gates * padded);
+    scale_rows<<<blocks, kThreads, 0, stream>>>(from, high, low, scales_to, units, padded);
+  }
+  check_launch("a recurrence");
+  return {elements, scales, {{high, low}, scales_to, padded}};
+}
+
+// float16 and bfloat16: a weight is one half, times a power of two.
+inline bool has_two_bytes(ScalarType dtype) {
+  return dtype == ScalarType::Half || dtype == ScalarType::BFloat16;
+}
+
+template <typename Cell, Weights kWeights>
+bool run_on_chip(ForwardSteps& steps, cudaStream_t stream) {
+  using Shape = ForwardShape<Cell, kWeights>;
+  void (*const kernel)(ForwardPass<Cell>, int, int) = recurrence_forward<Cell, kWeights>;
+  const auto clusters = find_clusters<Shape>(reinterpret_cast<const void*>(kernel), steps.sizes);
+  if (!clusters.has_value()) return false;
+  const PreparedWeight weight = prepared_weight(steps.weight_hh, Cell::kGates, kWeights, false, stream);
+  ForwardPass<Cell> pass = {};
+  pass.weight = weight.view;
+  pass.gates = mutable_data_of<float>(steps.gates);
+  pass.message_gates = mutable_data_of<float>(steps.message_gates);
+  pass.message_bias = data_of<float>(steps.message_bias);
+  pass.first_message = data_of<float>(steps.message);
+  for (int s = 0; s < Cell::kStates; ++s) pass.initial[s] = data_of<float>(steps.initial[s]);
+  for (int p = 0; p < Cell::kParameters; ++p) pass.parameters[p] = data_of<float>(steps.parameters[p]);
+  pass.states = mutable_data_of<float>(steps.states);
+  pass.output = mutable_data_of<float>(steps.output);
+  pass.steps = steps.sizes.steps;
+  pass.batch = steps.sizes.batch;
+  pass.units = steps.sizes.units;
+  pass.reverse = steps.reverse;
+  launch_clusters<Shape>(kernel, *clusters, pass, stream);
+  return true;
+}
+
+template <typename Cell, Weights kWeights>
+bool run_on_chip(BackwardSteps& steps, cudaStream_t stream) {
+  using Shape = BackwardShape<Cell, kWeights>;
+  void (*const kernel)(BackwardPass<Cell>, int, int) = recurrence_backward<Cell, kWeights>;
+  const auto clusters = find_clusters<Shape>(reinterpret_cast<const void*>(kernel), steps.sizes);
+  if (!clusters.has_value()) return false;
+  const PreparedWeight weight = prepared_weight(steps.weight_hh, Cell::kGates, kWeights, true, stream);
+  BackwardPass<Cell> pass = {};
+  pass.weight = weight.view;
+  pass.gates = data_of<float>(steps.gates);
+  pass.message_gates = data_of<float>(steps.message_gates);
+  pass.states = data_of<float>(steps.states);
+  pass.output_grad = steps.output_grad.has_value() ? data_of<float>(*steps.output_grad) : nullptr;
+  for (int s = 0; s < Cell::kStates; ++s) {
+    pass.initial[s] = data_of<float>(steps.initial[s]);
+    pass.state_grads[s] = mutable_data_of<float>(steps.state_grads[s]);
+  }
+  for (int p = 0; p < Cell::kParameters; ++p) {
+    pass.parameters[p] = data_of<float>(steps.parameters[p]);
+    pass.parameter_grads[p] = mutable_data_of<float>(steps.sums[p]);
+  }
+  pass.gates_grad = mutable_data_of<float>(steps.gates_grad);
+  pass.message_gates_grad = mutable_data_of<float>(steps.message_gates_grad);
+  pass.messages = mutable_data_of<float>(steps.messages);
+  pass.message_grad = mutable_data_of<float>(steps.message_grad);
+  pass.steps = steps.sizes.steps;
+  pass.batch = steps.sizes.batch;
+  pass.units = steps.sizes.units;
+  pass.reverse = steps.reverse;
+  launch_clusters<Shape>(kernel, *clusters, pass, stream);
+  return true;
+}
+
+template <typename Cell, Weights kWeights, typename Steps>
+bool run_if_it_fits(Steps& steps, cudaStream_t stream) {
+  if constexpr (most_blocks(Cell::kGates * static_cast<int>(kWeights)) > 0) {
+    return run_on_chip<Cell, kWeights>(steps, stream);
+  } else {
+    return false;
+  }
+}
+
+// Whether the steps were run, all by one kernel.
+template <typename Cell, typename Steps>
+bool run_at_once(Steps& steps, cudaStream_t stream) {
+  return has_two_bytes(steps.dtype) ? run_if_it_fits<Cell, Weights::in_one_half>(steps, stream)
+                                    : run_if_it_fits<Cell, Weights::in_two_halves>(steps, stream);
+}
+
+}  // namespace torchgraft::recurrence
