@@ -58,14 +58,14 @@ struct AddBias {
 // 1 - tanh(x)^2, and sigmoid(x) * (1 - sigmoid(x)), without cancellation if x is large. A subnormal number
 // becomes zero: processors take a hundred times as long with one.
 template <typename M, typename T>
-TORCHGRAFT_CELL_FUNCTION T tanh_slope(T x) {
-  const T power = M::exp(T(-2) * M::abs(x));
-  return power < std::numeric_limits<T>::min() ? T(0) : T(4) * power / ((T(1) + power) * (T(1) + power));
-}
-template <typename M, typename T>
 TORCHGRAFT_CELL_FUNCTION T sigmoid_slope(T x) {
   const T power = M::exp(-M::abs(x));
-  return power < std::numeric_limits<T>::min() ? T(0) : power / ((T(1) + power) * (T(1) + power));
+  const T inverse = M::reciprocal(T(1) + power);
+  return power < std::numeric_limits<T>::min() ? T(0) : power * inverse * inverse;
+}
+template <typename M, typename T>
+TORCHGRAFT_CELL_FUNCTION T tanh_slope(T x) {
+  return T(4) * sigmoid_slope<M>(T(2) * x);
 }
 
 // Fills the rows of a step one after the other, in the order in which the pass counts them.
@@ -161,24 +161,41 @@ inline void multiply(const Tensor& left, const Tensor& right, Tensor& result) {
 
 inline Tensor transposed(const Tensor& matrix) { return torch::stable::transpose(matrix, 0, 1); }
 
-// left @ right, rounded once to a dtype.
-inline Tensor product(const Tensor& left, const Tensor& right, ScalarType dtype) {
-  Tensor result = empty_contiguous({left.size(0), right.size(1)}, left);
-  multiply(left, right, result);
-  return converted(result, dtype);
+// result = input @ weight.T, in the type of the result.
+inline void multiply_converted(const Tensor& input, const Tensor& weight, Tensor& result) {
+  const ScalarType computed = result.scalar_type();
+  multiply(converted(input, computed), transposed(converted(weight, computed)), result);
 }
 
-// The sums of a matrix's columns, rounded once to a dtype.
-inline Tensor column_sums(const Tensor& matrix, ScalarType dtype) {
+// The sums of a matrix's columns.
+inline Tensor column_sums(const Tensor& matrix) {
   Tensor result = empty_contiguous({matrix.size(1)}, matrix);
   const int64_t rows = 0;
   torch::stable::sum_out(result, matrix, torch::headeronly::IntHeaderOnlyArrayRef(&rows, 1));
-  return converted(result, dtype);
+  return result;
 }
+
+// A matrix; or two that add up to it, of which the first has eleven bits of each number, as tf32 has, and the
+// other the rest.
+struct Factor {
+  Tensor matrix;
+  std::optional<Tensor> rest = std::nullopt;
+
+  Factor transposed() const {
+    Factor result = {recurrence::transposed(matrix)};
+    if (rest.has_value()) result.rest = recurrence::transposed(*rest);
+    return result;
+  }
+};
 
 // All steps of a sequence as one matrix.
 inline Tensor as_matrix(const Tensor& sequence) {
   return torch::stable::view(sequence, {sequence.size(0) * sequence.size(1), sequence.size(2)});
+}
+
+inline std::optional<Tensor> as_matrix(const std::optional<Tensor>& sequence) {
+  if (!sequence.has_value()) return std::nullopt;
+  return as_matrix(*sequence);
 }
 
 template <typename T>

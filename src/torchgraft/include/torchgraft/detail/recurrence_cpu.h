@@ -40,6 +40,10 @@ struct CpuMath {
     return vector_math::sigmoid(x);
   }
   template <typename T>
+  static TORCHGRAFT_INLINE T reciprocal(T x) {
+    return T(1) / x;
+  }
+  template <typename T>
   static TORCHGRAFT_INLINE T erf(T x) {
     return vector_math::erf(x);
   }
@@ -102,6 +106,14 @@ struct OnCpu {
                   std::make_index_sequence<Pass::kReads>(), std::make_index_sequence<Pass::kWrites>());
       }
     });
+  }
+
+  // result = input @ weight.T, and left @ right of factors that are one matrix.
+  void multiply_inputs(const Tensor& input, const Tensor& weight, Tensor& result) const {
+    multiply_converted(input, weight, result);
+  }
+  void multiply_factors(const Factor& left, const Factor& right, Tensor& result) const {
+    multiply(left.matrix, right.matrix, result);
   }
 
   // Steps are run one by one.

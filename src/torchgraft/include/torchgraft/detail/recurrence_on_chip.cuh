@@ -10,6 +10,8 @@
 #include <optional>
 #include <tuple>
 
+#include <torchgraft/detail/cublas_product.h>
+
 #include "../device.cuh"
 #include "../numbers.h"
 #include "recurrence_on_chip_backward.cuh"
@@ -209,6 +211,7 @@ bool run_on_chip(ForwardSteps& steps, cudaStream_t stream) {
   ForwardPass<Cell> pass = {};
   pass.weight = weight.view;
   pass.gates = mutable_data_of<float>(steps.gates);
+  pass.bias = steps.bias.has_value() ? data_of<float>(*steps.bias) : nullptr;
   pass.message_gates = mutable_data_of<float>(steps.message_gates);
   pass.message_bias = data_of<float>(steps.message_bias);
   pass.first_message = data_of<float>(steps.message);
@@ -249,6 +252,16 @@ bool run_on_chip(BackwardSteps& steps, cudaStream_t stream) {
   pass.message_gates_grad = mutable_data_of<float>(steps.message_gates_grad);
   pass.messages = mutable_data_of<float>(steps.messages);
   pass.message_grad = mutable_data_of<float>(steps.message_grad);
+  // Tensor cores multiply what comes of this, two numbers each: of numbers of two bytes that is exact enough.
+  if (kWeights == Weights::in_one_half && internal::can_multiply(as_matrix(steps.gates_grad), steps.weight_hh)) {
+    const auto rest_of = [](const Tensor& tensor) { return empty_contiguous(tensor.sizes(), tensor); };
+    steps.gates_grad_rest = rest_of(steps.gates_grad);
+    steps.message_gates_grad_rest = Cell::kGatesApart ? rest_of(steps.message_gates_grad) : steps.gates_grad_rest;
+    steps.messages_rest = rest_of(steps.messages);
+    pass.gates_grad_rest = mutable_data_of<float>(*steps.gates_grad_rest);
+    pass.message_gates_grad_rest = mutable_data_of<float>(*steps.message_gates_grad_rest);
+    pass.messages_rest = mutable_data_of<float>(*steps.messages_rest);
+  }
   pass.steps = steps.sizes.steps;
   pass.batch = steps.sizes.batch;
   pass.units = steps.sizes.units;

@@ -29,6 +29,9 @@ struct BackwardPass {
   float* gates_grad;                               // (steps, batch, gates * units)
   float* message_gates_grad;                       // likewise, where gates are apart
   float* messages;                                 // (steps, batch, units): that each step was told
+  float* gates_grad_rest;          // the rests of the three before, which are rounded to tf32 then; or null
+  float* message_gates_grad_rest;
+  float* messages_rest;
   float* state_grads[Cell::kStates];               // (batch, units) each: of the last states, becomes that of the first
   float* message_grad;                             // (batch, units): becomes that of the first message
   float* parameter_grads[Cell::kParameters + 1];   // (batch, units) each: sums over the steps
@@ -285,12 +288,25 @@ class BackwardOnChip : Member {
   __device__ __forceinline__ void store(int64_t first, int row, const float (&results)[Unit::kWrites]) const {
     const int64_t gate = kGates * first + gate_of(row, kGates);
 #pragma unroll
-    for (int g = 0; g < kGates; ++g) pass_.gates_grad[gate + g * units_] = results[g];
-    if constexpr (Cell::kGatesApart) {
-#pragma unroll
-      for (int g = 0; g < kGates; ++g) pass_.message_gates_grad[gate + g * units_] = results[kGates + g];
+    for (int g = 0; g < kGates; ++g) {
+      const int64_t place = gate + g * units_;
+      keep(results[g], place, pass_.gates_grad, pass_.gates_grad_rest);
+      if constexpr (Cell::kGatesApart) {
+        keep(results[kGates + g], place, pass_.message_gates_grad, pass_.message_gates_grad_rest);
+      }
     }
-    pass_.messages[first + state_of(row)] = results[kAllGates + kStates + kParameters];
+    keep(results[kAllGates + kStates + kParameters], first + state_of(row), pass_.messages,
+         pass_.messages_rest);
+  }
+  // In two numbers if there is a place for the rest.
+  __device__ __forceinline__ static void keep(float value, int64_t place, float* numbers, float* rests) {
+    if (rests == nullptr) {
+      numbers[place] = value;
+    } else {
+      const float most = rounded_to_tf32(value);
+      numbers[place] = most;
+      rests[place] = isinf(value) ? 0.0f : value - most;
+    }
   }
 
   // What this block's gates give to the gradients of all units' messages, to the blocks of those units.

@@ -20,7 +20,8 @@ namespace torchgraft::recurrence {
 template <typename Cell>
 struct ForwardPass {
   ScaledWeight weight;        // (gates * units, units), a row a gate
-  float* gates;               // (steps, batch, gates * units): of the inputs, and what is kept where they are one
+  float* gates;               // (steps, batch, gates * units): of the inputs, and what is kept of them
+  const float* bias;          // (gates * units), added to those; or null
   float* message_gates;       // likewise, what is kept where gates are apart
   const float* message_bias;  // (gates * units), where gates are apart
   const float* first_message;                       // (batch, units)
@@ -49,15 +50,15 @@ class ForwardShape {
   // Of a row, padded so that the four rows of a tile lie in different banks.
   static constexpr int kSumsPitch = kDepthWarps * kGates * kUnits + 8;
   static constexpr int kBarrierBytes = 128;
-  // Of each unit: the scales of its weights, the bias of its message gates, its own numbers.
-  static constexpr int kOfUnit = kGates * (1 + Cell::kGatesApart) + Cell::kParameters;
+  // Of each unit: the scales of its weights, its bias, that of its message gates, its own numbers.
+  static constexpr int kOfUnit = kGates * (2 + Cell::kGatesApart) + Cell::kParameters;
 
   // Of a line of 32 units both halves, and behind those of a row the scales of its lines, sixteen bytes each.
   static constexpr int64_t row_bytes(int64_t blocks) { return 2 * blocks * (2 * kLine + 16); }
 
   static constexpr int64_t shared_bytes(int64_t rows, int64_t blocks) {
     const int64_t padded = (rows + kTileRows - 1) / kTileRows * kTileRows;
-    return kBarrierBytes + OwnWeights::shared_bytes(kFragments) + padded * (2 * row_bytes(blocks) + 4 * kSumsPitch) +
+    return kBarrierBytes + OwnWeights::shared_bytes(kFragments) + padded * (2 * row_bytes(blocks) + 2 * 4 * kSumsPitch) +
            4 * kUnits * (rows * (kStages * kGates + Cell::kStates) + kOfUnit);
   }
 };
@@ -80,7 +81,7 @@ class ForwardOnChip : Member {
     messages_ = reinterpret_cast<Half*>(memory + S::kBarrierBytes + S::OwnWeights::shared_bytes(S::kFragments));
     scales_ = reinterpret_cast<float*>(messages_ + 2 * padded_rows_ * lines_ * kLine);
     sums_ = scales_ + 2 * padded_rows_ * lines_ * 4;
-    gates_ = sums_ + padded_rows_ * S::kSumsPitch;
+    gates_ = sums_ + 2 * padded_rows_ * S::kSumsPitch;
     states_ = gates_ + kStages * cluster_rows_ * kGates * kUnits;
     of_units_ = states_ + cluster_rows_ * kStates * kUnits;
   }
@@ -105,11 +106,11 @@ class ForwardOnChip : Member {
         float results[Unit::kWrites];
         float message = 0.0f;
         if (has_unit()) {
-          compute(step, row, results);
+          compute(step, first, row, results);
           message = results[kGates + kStates];
         }
         if (!is_last) publish(step, row, message);
-        if (has_unit()) store(step, first, row, results);
+        if (has_unit()) store(first, row, results);
       }
       prefetch_rows(step + kStages, first + kStages * stride_);
       first += stride_;
@@ -122,6 +123,10 @@ class ForwardOnChip : Member {
   }
   __device__ __forceinline__ float* scale_of(int64_t step, int row, int line) const {
     return scales_ + (((step & 1) * padded_rows_ + row) * lines_ + line) * 4;
+  }
+  // There are two, as a warp may write those of the next step while another reads.
+  __device__ __forceinline__ float* sums_of(int64_t step, int row) const {
+    return sums_ + ((step & 1) * padded_rows_ + row) * S::kSumsPitch;
   }
   __device__ __forceinline__ float* gates_of(int64_t step, int row) const {
     return gates_ + ((step & 1) * cluster_rows_ + row) * kGates * kUnits + column_;
@@ -154,8 +159,11 @@ class ForwardOnChip : Member {
     if (own_row_ != 0) return;
     float* to = of_units_ + column_;
 #pragma unroll
-    for (int g = 0; g < kGates; ++g) to[g * kUnits] = pass_.weight.scales[g * pass_.weight.padded + unit_];
-    to += kGates * kUnits;
+    for (int g = 0; g < kGates; ++g) {
+      to[g * kUnits] = pass_.weight.scales[g * pass_.weight.padded + unit_];
+      to[(kGates + g) * kUnits] = pass_.bias != nullptr ? pass_.bias[g * units_ + unit_] : 0.0f;
+    }
+    to += 2 * kGates * kUnits;
     if constexpr (Cell::kGatesApart) {
 #pragma unroll
       for (int g = 0; g < kGates; ++g) to[g * kUnits] = pass_.message_bias[g * units_ + unit_];
@@ -249,8 +257,8 @@ class ForwardOnChip : Member {
           sums[g][1] = fmaf(of_line[2] + of_line[3], scale, sums[g][1]);
         }
       }
-      float* to = sums_ + (row + lane_ % 4) * S::kSumsPitch + part * kGates * kUnits +
-                  warp_ / S::kDepthWarps * 16 + lane_ / 4;
+      float* to = sums_of(step, row + lane_ % 4) + part * kGates * kUnits + warp_ / S::kDepthWarps * 16 +
+                  lane_ / 4;
 #pragma unroll
       for (int g = 0; g < kGates; ++g) {
         to[g * kUnits] = sums[g][0];
@@ -259,22 +267,23 @@ class ForwardOnChip : Member {
     }
   }
 
-  // This thread's unit of a row after a step.
-  __device__ __forceinline__ void compute(int64_t step, int row, float (&results)[Unit::kWrites]) const {
+  // This thread's unit of a row after a step; the sums of its gates are kept where they are apart.
+  __device__ __forceinline__ void compute(int64_t step, int64_t first, int row,
+                                          float (&results)[Unit::kWrites]) const {
     float given[Unit::kReads];
     const float* of_input = gates_of(step, row);
-    const float* of_message = sums_ + row * S::kSumsPitch + column_;
+    const float* of_message = sums_of(step, row) + column_;
     const float* of_unit = of_units_ + column_;
 #pragma unroll
     for (int g = 0; g < kGates; ++g) {
       float sum = 0.0f;
 #pragma unroll
       for (int part = 0; part < S::kDepthWarps; ++part) sum += of_message[(part * kGates + g) * kUnits];
-      given[g] = of_input[g * kUnits];
+      given[g] = of_input[g * kUnits] + of_unit[(kGates + g) * kUnits];
       given[kGates + g] = sum * of_unit[g * kUnits];
     }
     int count = 2 * kGates;
-    of_unit += kGates * kUnits;
+    of_unit += 2 * kGates * kUnits;
     if constexpr (Cell::kGatesApart) {
 #pragma unroll
       for (int g = 0; g < kGates; ++g) given[count + g] = of_unit[g * kUnits];
@@ -288,6 +297,11 @@ class ForwardOnChip : Member {
 #pragma unroll
     for (int p = 0; p < Cell::kParameters; ++p) given[count + p] = of_unit[p * kUnits];
     Unit::template unit<CudaMath>(given, results);
+    if constexpr (Cell::kGatesApart) {
+      float* const kept = pass_.gates + kGates * first + gate_of(row, kGates);
+#pragma unroll
+      for (int g = 0; g < kGates; ++g) kept[g * units_] = given[g];
+    }
 #pragma unroll
     for (int s = 0; s < kStates; ++s) states[s * kUnits] = results[kGates + s];
   }
@@ -337,7 +351,7 @@ class ForwardOnChip : Member {
 #endif
   }
 
-  __device__ __forceinline__ void store(int64_t step, int64_t first, int row,
+  __device__ __forceinline__ void store(int64_t first, int row,
                                         const float (&results)[Unit::kWrites]) const {
     float* const kept = (Cell::kGatesApart ? pass_.message_gates : pass_.gates) + kGates * first;
 #pragma unroll

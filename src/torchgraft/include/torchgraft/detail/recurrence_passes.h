@@ -21,7 +21,8 @@ struct ForwardSteps {
   bool reverse;
   ScalarType dtype;                // of the call
   Tensor weight_hh;                // (gates * units, units)
-  Tensor gates;                    // (steps, batch, gates * units): the inputs', and what is kept of their sums
+  Tensor gates;                    // (steps, batch, gates * units): the inputs', and what is kept of them
+  std::optional<Tensor> bias;      // (gates * units), to be added to those
   Tensor message_gates;            // likewise, what is kept if the gates are apart
   Tensor message_bias;             // (gates * units)
   Tensor message;                  // (batch, units): what the first step is told
@@ -38,6 +39,14 @@ void step_by_step(const Run& run, ForwardSteps& steps) {
   const Sizes& sizes = steps.sizes;
   const int64_t width = Cell::kGates * sizes.units;
   const int64_t state_size = sizes.batch * sizes.units;
+  if (steps.bias.has_value()) {
+    Rows<AddBias, T> rows(sizes.steps * sizes.batch, width);
+    rows.read(data_of<T>(steps.gates));
+    rows.read(data_of<T>(*steps.bias), 0);
+    rows.write(mutable_data_of<T>(steps.gates));
+    run(rows.step());
+  }
+
   Tensor message_gates = empty_contiguous({sizes.batch, width}, steps.gates);
   const Tensor weight = transposed(steps.weight_hh);
   std::vector<const T*> before = pointers_to<T>(steps.initial);
@@ -91,22 +100,13 @@ std::vector<Tensor> forward(const Run& run, Given given, const std::optional<Ten
 
     Tensor gates = empty({sizes.steps, sizes.batch, width});
     Tensor gate_rows = as_matrix(gates);
-    multiply(as_matrix(converted(given.input, computed)), transposed(converted(given.weight_ih, computed)),
-             gate_rows);
-    if (bias.has_value()) {
-      const Tensor added = converted(*bias, computed);
-      Rows<AddBias, T> rows(sizes.steps * sizes.batch, width);
-      rows.read(data_of<T>(gates));
-      rows.read(data_of<T>(added), 0);
-      rows.write(mutable_data_of<T>(gates));
-      run(rows.step());
-    }
-
+    run.multiply_inputs(as_matrix(to_contiguous(given.input)), to_contiguous(given.weight_ih), gate_rows);
     ForwardSteps steps = {sizes,
                           given.reverse,
                           dtype,
                           converted(given.weight_hh, computed),
                           gates,
+                          std::nullopt,
                           empty({Cell::kGatesApart ? sizes.steps : 0, sizes.batch, width}),
                           copied_or_zeros(message_bias, {width}, like, computed),
                           empty({sizes.batch, sizes.units}),
@@ -114,6 +114,7 @@ std::vector<Tensor> forward(const Run& run, Given given, const std::optional<Ten
                           converted(given.parameters, computed),
                           empty({Cell::kStates, sizes.steps, sizes.batch, sizes.units}),
                           empty({sizes.steps, sizes.batch, sizes.units})};
+    if (bias.has_value()) steps.bias = converted(*bias, computed);
     first_message<Cell>(run, pointers_to<T>(steps.initial), sizes, mutable_data_of<T>(steps.message));
     if (!run.template at_once<Cell, T>(steps)) step_by_step<Cell, T>(run, steps);
 
@@ -174,6 +175,10 @@ struct BackwardSteps {
   Tensor gates_grad;                  // (steps, batch, gates * units)
   Tensor message_gates_grad;          // likewise; gates_grad itself unless the gates are apart
   Tensor messages;                    // (steps, batch, units): what each step was told
+  // The rests of the three before, if those were rounded to eleven bits.
+  std::optional<Tensor> gates_grad_rest;
+  std::optional<Tensor> message_gates_grad_rest;
+  std::optional<Tensor> messages_rest;
   Tensor message_grad;                // (batch, units): zeros; becomes that of the first message
   std::vector<Tensor> state_grads;    // (batch, units) each: of the last states; become those of the first
   std::vector<Tensor> sums;           // (batch, units) each: zeros; become the gradients of the parameters
@@ -253,6 +258,9 @@ std::vector<Tensor> backward(const Run& run, Given given, const Backward& pass) 
                            gates_grad,
                            Cell::kGatesApart ? empty({sizes.steps, sizes.batch, width}) : gates_grad,
                            empty({sizes.steps, sizes.batch, sizes.units}),
+                           std::nullopt,
+                           std::nullopt,
+                           std::nullopt,
                            of_states(std::nullopt),
                            {},
                            {}};
@@ -268,25 +276,44 @@ std::vector<Tensor> backward(const Run& run, Given given, const Backward& pass) 
     for (const Tensor& each : steps.state_grads) rows.write(mutable_data_of<T>(each));
     run(rows.step());
 
-    const Tensor grad_rows = as_matrix(gates_grad), message_grad_rows = as_matrix(steps.message_gates_grad);
+    const Factor grads = {as_matrix(gates_grad), as_matrix(steps.gates_grad_rest)};
+    const Factor message_grads = {as_matrix(steps.message_gates_grad),
+                                  as_matrix(steps.message_gates_grad_rest)};
+    const auto product = [&](bool is_wanted, const Factor& left, const auto& make_right) {
+      if (!is_wanted) return nothing_like(like);
+      const Factor right = make_right();
+      Tensor result = empty({left.matrix.size(0), right.matrix.size(1)});
+      run.multiply_factors(left, right, result);
+      return converted(result, dtype);
+    };
+    const auto bias_grad = [&](const Factor& rows) {
+      if (!pass.of_bias) return nothing_like(like);
+      Tensor sums = column_sums(rows.matrix);
+      if (rows.rest.has_value()) {
+        const Tensor more = column_sums(*rows.rest);
+        Rows<AddBias, T> both(1, width);
+        both.read(data_of<T>(sums));
+        both.read(data_of<T>(more));
+        both.write(mutable_data_of<T>(sums));
+        run(both.step());
+      }
+      return converted(sums, dtype);
+    };
     std::vector<Tensor> results;
+    Tensor input_grad =
+        product(pass.of_input, grads, [&] { return Factor{converted(given.weight_ih, computed)}; });
     if (pass.of_input) {
-      const Tensor grad = product(grad_rows, converted(given.weight_ih, computed), dtype);
-      results.push_back(torch::stable::view(grad, {sizes.steps, sizes.batch, sizes.features}));
-    } else {
-      results.push_back(nothing_like(like));
+      input_grad = torch::stable::view(input_grad, {sizes.steps, sizes.batch, sizes.features});
     }
-    results.push_back(pass.of_weight_ih
-                          ? product(transposed(grad_rows), as_matrix(converted(given.input, computed)), dtype)
-                          : nothing_like(like));
-    results.push_back(pass.of_weight_hh
-                          ? product(transposed(message_grad_rows), as_matrix(steps.messages), dtype)
-                          : nothing_like(like));
-    results.push_back(pass.of_bias ? column_sums(grad_rows, dtype) : nothing_like(like));
-    if constexpr (Cell::kGatesApart) {
-      results.push_back(pass.of_bias ? column_sums(message_grad_rows, dtype) : nothing_like(like));
-    }
-    for (const Tensor& each : steps.sums) results.push_back(column_sums(each, dtype));
+    results.push_back(input_grad);
+    results.push_back(product(pass.of_weight_ih, grads.transposed(),
+                              [&] { return Factor{as_matrix(converted(given.input, computed))}; }));
+    results.push_back(product(pass.of_weight_hh, message_grads.transposed(), [&] {
+      return Factor{as_matrix(steps.messages), as_matrix(steps.messages_rest)};
+    }));
+    results.push_back(bias_grad(grads));
+    if constexpr (Cell::kGatesApart) results.push_back(bias_grad(message_grads));
+    for (const Tensor& each : steps.sums) results.push_back(converted(column_sums(each), dtype));
     for (const Tensor& each : steps.state_grads) results.push_back(converted(each, dtype));
     return results;
   });

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <torchgraft/detail/recurrence_cuda_math.cuh>
 #include <torchgraft/ptx.cuh>
 
 namespace torchgraft::lltm::cuda {
@@ -17,28 +18,8 @@ __device__ __forceinline__ T step_forward(T& i, T& o, T& z, T& c) {
   return tanh(c) * o;
 }
 
-// e**x, within three units of the last place, or zero where that is less than the least normal number. `x` is
-// multiplied by log2(e) first, and what that rounds is made up for while the exponential is on its way.
-__device__ __forceinline__ float quick_exp(float x) {
-  constexpr float kLog2E = 1.44269504f, kLog2ELow = 1.92596299e-8f, kLn2 = 0.693147181f;
-  const float exponent = x * kLog2E;
-  const float rest = kLn2 * fmaf(x, kLog2ELow, fmaf(x, kLog2E, -exponent));
-  const float power = ptx::ex2_approx_ftz(exponent);
-  // Of infinity the rest is NaN, and where the power is infinite or zero there is nothing to make up for.
-  return fabsf(x) < 88.0f ? fmaf(power, rest, power) : power;
-}
-
-// tanh, of little by a polynomial.
-__device__ __forceinline__ float quick_tanh(float x) {
-  const float size = fabsf(x);
-  const float square = x * x;
-  float small = fmaf(square, 1.57394409e-2f, -5.23025580e-2f);
-  small = fmaf(small, square, 1.33152470e-1f);
-  small = fmaf(small, square, -3.33327681e-1f);
-  small = fmaf(small * square, size, size);
-  const float large = fmaf(-2.0f, ptx::rcp_approx_ftz(1.0f + quick_exp(2.0f * size)), 1.0f);
-  return copysignf(size < 0.55f ? small : large, x);
-}
+using recurrence::quick_exp;
+using recurrence::quick_tanh;
 __device__ __forceinline__ double quick_tanh(double x) { return tanh(x); }
 
 // As step_forward in float, without branches, so that gates are computed side by side: within some five units
