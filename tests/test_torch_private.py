@@ -37,6 +37,16 @@ def test_transform_active():
     assert seen == [True, True]
 
 
+def test_halves_of_transform_active():
+    assert not pytorch.functorch_active()
+    assert pytorch.dual_levels._current_level == -1
+    seen = []
+    torch.vmap(lambda x: (seen.append(pytorch.functorch_active()), x)[1])(torch.ones(2))
+    with forward_ad.dual_level():
+        seen.append(pytorch.dual_levels._current_level >= 0)
+    assert seen == [True, True]
+
+
 def test_forward_mode_active():
     assert not pytorch.forward_mode_active()
     seen = []

@@ -33,12 +33,17 @@ dispatch_modes = torch._C._len_torch_dispatch_stack
 # The switch torch.backends.cudnn.benchmark, in a tenth of the time.
 cudnn_benchmark = torch._C._get_cudnn_benchmark
 
-_functorch_active = torch._C._are_functorch_transforms_active
+# Whether a torch.func transform runs: half of `transform_active`, without a frame of Python.
+functorch_active = torch._C._are_functorch_transforms_active
+
+
+# The other half: the module in which `_current_level` is 0 or more inside of `dual_level()`, and -1 elsewhere.
+dual_levels: Any = forward_ad
 
 
 def transform_active() -> bool:
     """Whether a torch.func transform runs, or code is inside `torch.autograd.forward_ad.dual_level()`."""
-    return _functorch_active() or forward_ad._current_level >= 0
+    return functorch_active() or forward_ad._current_level >= 0
 
 
 def forward_mode_active() -> bool:

@@ -123,7 +123,7 @@ def _begin(operator: Operator) -> _Watched:
     for name in ("by_reference", "missing_dtype"):
         watched.restore.append(replace_in_call(operator.call, name, by_reference))
     # PyTorch's own convolution calls the kernels from C++, below the operator's name.
-    watched.restore.append(replace_in_call(operator.call, "recorders", lambda recorders: {}))
+    watched.restore.append(replace_in_call(operator.call, "recorder_of", lambda recorder_of: {}.get))
     return watched
 
 

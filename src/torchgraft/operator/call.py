@@ -7,6 +7,7 @@ words.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import CellType
 from typing import Any
 
 import torch
@@ -43,8 +44,9 @@ def make_call(names: Names, autograd: Autograd, identity: str) -> Callable[..., 
         return mutation.make_call(names, autograd, identity, recover)
     call_public, kernel, eager = names.call_public, pytorch.callee_of(names.raw), autograd.eager
     visible, all_visible = declaration.visible, declaration.visible_outputs == declaration.output_count
-    recorders, arrangement, first_of = names.recorders, declaration.arrangement, _first_of(declaration)
+    recorders, recorder_of, arrangement = names.recorders, names.recorders.get, declaration.arrangement
     take_tensors, take_others, tensor_count = arrangement.tensors, arrangement.others, arrangement.first or 0
+    first_of = _first_of(declaration)
     visible_lists, gives_lists = declaration.lists[: declaration.visible_outputs], any(declaration.lists)
     tensors_first, not_differentiable = arrangement.first is not None, bool(declaration.not_differentiable)
     is_plain, casts = tensors_first and not gives_lists, declaration.autocast != "none"
@@ -101,7 +103,7 @@ def make_call(names: Names, autograd: Autograd, identity: str) -> Callable[..., 
                     if tensor is not None and type(tensor) not in _PLAIN_TENSORS:
                         break
                 else:
-                    if (record := recorders.get(first_of(arguments).device.type)) is not None:
+                    if (record := recorder_of(first_of(arguments).device.type)) is not None:
                         return record(*arguments)
             # Otherwise.
             if is_plain:
@@ -112,6 +114,19 @@ def make_call(names: Names, autograd: Autograd, identity: str) -> Callable[..., 
             return recover(error, arguments)
 
     return call
+
+
+def variable_of(call: Callable[..., Any], name: str) -> CellType | None:
+    """Finds a variable of `make_call`; what it holds is what `call` refers to at that moment.
+
+    Args:
+        call: of an operator.
+        name: of the variable.
+
+    Returns:
+        The cell; None if the call has nothing of this name.
+    """
+    return dict(zip(call.__code__.co_freevars, call.__closure__ or (), strict=True)).get(name)
 
 
 def replace_in_call(call: Callable[..., Any], name: str, change: Callable[[Any], Any]) -> Callable[[], None]:
@@ -125,8 +140,7 @@ def replace_in_call(call: Callable[..., Any], name: str, change: Callable[[Any],
     Returns:
         A function that puts back what was there, unless the operator has been declared anew since.
     """
-    cells = dict(zip(call.__code__.co_freevars, call.__closure__ or (), strict=True))
-    if (cell := cells.get(name)) is None:
+    if (cell := variable_of(call, name)) is None:
         return lambda: None
     before = cell.cell_contents
     replacement = cell.cell_contents = change(before)

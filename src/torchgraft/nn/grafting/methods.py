@@ -8,9 +8,13 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import Parameter
 
+from torchgraft._private import pytorch
 from torchgraft.declaration import FLOATING
+from torchgraft.kernels import measured_choice
 from torchgraft.nn.convolving import convolve
 from torchgraft.nn.grafting.functional import (
     DEPTHWISE,
@@ -19,6 +23,7 @@ from torchgraft.nn.grafting.functional import (
     is_replaced,
     noted_calls,
 )
+from torchgraft.nn.grafting.plans import Plan, make_plan
 from torchgraft.nn.recording import is_recorded_to_be_read
 
 # Where a layer keeps what was measured of it, so that it is copied, saved and loaded with the layer.
@@ -26,6 +31,15 @@ NAME = "_torchgraft_measured"
 
 # As PyTorch has them: another tool may put its own in their place later.
 _PLAIN = [(base, base.forward, base._conv_forward) for base in (nn.Conv1d, nn.Conv2d, nn.Conv3d)]
+
+# Variables of this module, because a call that follows a plan asks each of them.
+any_autocast, jit_tracing, dispatch_modes = pytorch.any_autocast, pytorch.jit_tracing, pytorch.dispatch_modes
+functorch_active, dual_levels, may_be_timed = pytorch.functorch_active, pytorch.dual_levels, measured_choice.is_wanted
+is_autocast_enabled, get_autocast_dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
+is_dynamo_compiling, is_grad_enabled, float32 = torch.compiler.is_dynamo_compiling, torch.is_grad_enabled, torch.float32
+_FUNCTIONAL, _TORCH = vars(F), vars(torch)
+# Classes that do nothing of their own.
+_PLAIN_TENSORS = Tensor, Parameter
 
 # By the number of spatial dimensions: the operator, and the method that it stands for.
 _OPERATORS = {rank: (DEPTHWISE[rank], conv_forward) for rank, (_, _, conv_forward) in enumerate(_PLAIN, 1)}
@@ -83,13 +97,83 @@ class Method:
 
 
 class ConvForward(Method):
-    """`_conv_forward` of a layer whose class computes as `torch.nn.Conv1d`, `Conv2d` or `Conv3d` does."""
+    """`_conv_forward` of a layer whose class computes as `torch.nn.Conv1d`, `Conv2d` or `Conv3d` does.
 
-    __slots__ = ()
+    A step of training runs much other code between two layers, so that each frame of Python is in no cache and costs
+    a microsecond or more. A call leaves a plan (`plans.py`). The next call compares what the plan depends on, and calls
+    the kernel from this frame. Every call that the plan does not fit is looked at in full.
+    """
+
+    __slots__ = ("_plan",)
     name = "_conv_forward"
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__(layer)
+        self._plan: Plan | None = None
 
     def __call__(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Convolves as the layer says."""
+        # TorchDynamo must not look at the plan: it would compile anew as soon as there is one.
+        if is_dynamo_compiling() or (plan := self._plan) is None:
+            return self._look_in_full(input, weight, bias)
+        is_called = False
+        try:
+            # No other class of tensors, tracer, mode or transform takes part.
+            if (
+                type(input) is Tensor
+                and type(weight) in _PLAIN_TENSORS
+                and not jit_tracing()
+                and not dispatch_modes()
+                and not functorch_active()
+                and dual_levels._current_level < 0
+            ):
+                layer: Any = self._layer()
+                facts, (record, sides, kernel, window, recover, dims, function, theirs) = plan
+                stride, padding, dilation, mode, groups, channels, dtype, device, on_cuda, recorder_of, recorder = facts
+                if not (
+                    layer.stride is stride
+                    and layer.padding is padding
+                    and layer.dilation is dilation
+                    and layer.padding_mode is mode
+                    and layer.groups is groups
+                    and layer.in_channels is channels
+                    and weight.dtype is dtype
+                    and input.is_cuda is on_cuda
+                    and recorder_of.cell_contents(device) is recorder
+                ):
+                    self._plan = None
+                elif (
+                    (on_cuda or input.is_cpu)
+                    and len(shape := input.shape) == dims
+                    and shape[1] == groups
+                    and (bias is None or (type(bias) in _PLAIN_TENSORS and bias.dtype is dtype))
+                    # Another tool may have replaced the method, or PyTorch's function.
+                    and type(layer)._conv_forward is theirs
+                    and _FUNCTIONAL[function] is _TORCH[function]
+                ):
+                    image, fits = input, True
+                    if any_autocast() and is_autocast_enabled(device):
+                        # The input gets autocast's dtype, and the weight stays in float32.
+                        lower, own = get_autocast_dtype(device), input.dtype
+                        fits = dtype is float32 and (own is lower or own is float32)
+                        if fits and own is not lower:
+                            image = input.to(lower)
+                    if fits:
+                        if is_grad_enabled() and (
+                            weight.requires_grad or input.requires_grad or (bias is not None and bias.requires_grad)
+                        ):
+                            is_called = True
+                            return record(image, weight, bias, sides, stride, dilation, groups)
+                        if not may_be_timed():
+                            is_called = True
+                            return kernel(image, weight, bias, *window)
+        except Exception as error:
+            if is_called:
+                return recover(error, (image, weight, bias, *window))
+            # A comparison failed, of a tensor without a shape, say. The look in full raises what is to be raised.
+        return self._look_in_full(input, weight, bias)
+
+    def _look_in_full(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         layer: Any = self._layer() or self._found()
         # A layer may change after it was grafted: its groups, or the dtype or class of its weights.
         changed = layer.groups != layer.in_channels or (
@@ -104,6 +188,8 @@ class ConvForward(Method):
             with functional_calls():
                 result = type(layer)._conv_forward(layer, input, weight, bias)
                 return result
+        if not torch.compiler.is_compiling() and self._plan is None:
+            self._plan = make_plan(layer, rank, input, weight, theirs)
         return convolve(layer, compute, input, weight, bias)
 
 
