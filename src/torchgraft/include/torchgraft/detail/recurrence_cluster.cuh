@@ -95,32 +95,29 @@ class Fragments {
   uint32_t kept_[kKept][kColumns][4];
 };
 
-// A block's shape, for a cell of so many gates. Eight warps make the products; then each computes the units
-// of some rows, one unit a lane.
-inline constexpr int kUnits = 64;       // of a block
-inline constexpr int kWarpUnits = 32;   // of a row that a warp computes at a time
-inline constexpr int kMostBlocks = 8;   // of a cluster, as many as any device takes
+// A block's shape. Eight warps make the products; then each computes the units of some rows, one unit a lane.
+inline constexpr int kUnits = 32;       // of a block
+inline constexpr int kMostBlocks = 16;  // of a cluster; more than eight only on devices that take so many
 inline constexpr int kWarps = 8;
 inline constexpr int kThreads = 32 * kWarps;
-inline constexpr int kTileRows = 4;     // rows of the batch in a tile of eight columns, two each
-inline constexpr int kRowsAtOnce = kWarps / (kUnits / kWarpUnits);
-inline constexpr int kLine = 2 * kWarpUnits;  // both halves of the numbers of a warp's units
+inline constexpr int kTileRows = 4;        // rows of the batch in a tile of eight columns, two each
+inline constexpr int kLine = 2 * kUnits;  // both halves of the numbers of a block's units
 // What a step needs of device memory is copied to shared memory so many steps ahead.
 inline constexpr int kStages = 2;
 // Registers of a thread that hold weights, of the 255 that it has.
-inline constexpr int kWeightRegisters = 168;
+inline constexpr int kWeightRegisters = 160;
 
 // How many halves weights have. One is what float16 and bfloat16 need, whose rows are multiplied by a power of
 // two; two are 22 bits of float.
 enum class Weights : int { in_one_half = 1, in_two_halves = 2 };
 
-// How many blocks a cluster may have so that its weights, so many fragments a tile, have room; zero if the cell
-// has too many gates.
-constexpr int most_blocks(int fragments) {
-  return fragments <= 5 ? kMostBlocks : fragments <= 10 ? kMostBlocks / 2 : 0;
+// How many blocks a cluster may have so that its weights, of so many halves of gates, have room; zero if the
+// cell has too many gates.
+constexpr int most_blocks(int halves) {
+  return halves <= 10 ? kMostBlocks : halves <= 20 ? kMostBlocks / 2 : 0;
 }
 
-// How many of 16 tiles stay in registers, an even number, where a tile takes 4 registers a column.
+// How many of so many tiles stay in registers, an even number, if a tile takes 4 registers a column.
 constexpr int kept_tiles(int tiles, int columns) {
   const int kept = kWeightRegisters / (4 * columns) / 2 * 2;
   return kept < tiles ? kept : tiles;
@@ -142,9 +139,7 @@ class Member {
         padded_rows_((cluster_rows + kTileRows - 1) / kTileRows * kTileRows),
         lane_(static_cast<int>(threadIdx.x) % 32),
         warp_(static_cast<int>(threadIdx.x) / 32),
-        own_row_(warp_ / (kUnits / kWarpUnits)),
-        column_(warp_ % (kUnits / kWarpUnits) * kWarpUnits + lane_),
-        unit_(rank_ * kUnits + column_) {}
+        unit_(rank_ * kUnits + lane_) {}
 
   __device__ __forceinline__ bool has_unit() const { return unit_ < units_; }
   // The index of this thread's unit of a row in a tensor of one number a unit, from the step's first number
@@ -186,9 +181,7 @@ class Member {
   int rows_;  // of this cluster
   int padded_rows_;
   int lane_;
-  int warp_;
-  int own_row_;  // the first of those whose units this warp computes
-  int column_;   // of this thread's unit among the block's
+  int warp_;  // also the first row whose units it computes
   int unit_;
 };
 

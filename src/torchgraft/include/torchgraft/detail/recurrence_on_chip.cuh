@@ -50,6 +50,14 @@ class ClusterConfig {
   cudaLaunchConfig_t config_ = {};
 };
 
+// Whether the current device takes a kernel with clusters of so many blocks, and so much shared memory in each.
+inline bool allow_clusters(const void* kernel, int blocks, int64_t shared_bytes) {
+  constexpr int kPortableBlocks = 8;
+  return allow_shared_memory(kernel, shared_bytes) &&
+         (blocks <= kPortableBlocks ||
+          set_attribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+}
+
 // How many clusters of a kernel the current device runs at a time; zero if it cannot run one.
 inline int64_t resident_clusters(const void* kernel, int blocks, int64_t shared_bytes) {
   static std::map<std::tuple<int, const void*, int, int64_t>, int64_t> known;
@@ -57,7 +65,7 @@ inline int64_t resident_clusters(const void* kernel, int blocks, int64_t shared_
   const std::tuple key = {internal::current_device_index(), kernel, blocks, shared_bytes};
   return internal::made_once(known, mutex, key, [&]() -> int64_t {
     const int64_t multiprocessors = current_device().multiprocessors;
-    if (!allow_shared_memory(kernel, shared_bytes) || multiprocessors < blocks) return 0;
+    if (!allow_clusters(kernel, blocks, shared_bytes) || multiprocessors < blocks) return 0;
     if (blocks == 1) return multiprocessors;
     int resident = 0;
     ClusterConfig config({blocks, 0, multiprocessors / blocks}, shared_bytes);
@@ -92,7 +100,8 @@ template <typename Shape, typename Pass>
 void launch_clusters(void (*kernel)(Pass, int, int), const Clusters& clusters, const Pass& pass,
                      cudaStream_t stream) {
   const int64_t shared_bytes = Shape::shared_bytes(clusters.rows, clusters.blocks);
-  require_shared_memory(kernel, shared_bytes, "a recurrence");
+  TORCHGRAFT_CHECK(allow_clusters(reinterpret_cast<const void*>(kernel), clusters.blocks, shared_bytes),
+                   "a recurrence: a kernel was chosen that this device does not take");
   ClusterConfig config(clusters, shared_bytes, stream);
   cudaLaunchKernelEx(&*config, kernel, pass, clusters.blocks, clusters.rows);
   check_launch("a recurrence");

@@ -10,7 +10,7 @@
 // are gates. The sum is in the order of the blocks, so that results are the same each time. A warp makes the
 // products of every eighth tile of 16 units, over all of the depth.
 //
-// Gradients enter the product as two halves (recurrence_split.cuh), with a scale for 32 units of a row.
+// Gradients enter the product as two halves (recurrence_split.cuh), with a scale for the block's row.
 #pragma once
 
 #include "recurrence_cluster.cuh"
@@ -48,7 +48,7 @@ class BackwardShape {
  public:
   static constexpr int kHalves = static_cast<int>(kWeights);
   static constexpr int kMostBlocks = most_blocks(kGates * kHalves);
-  static constexpr int kTiles = 4 * kGates;                            // of the depth, 16 numbers each
+  static constexpr int kTiles = kGates * kUnits / 16;                  // of the depth, 16 numbers each
   static constexpr int kColumns = kMostBlocks * kUnits / 16 / kWarps;  // tiles of 16 units of a warp
   static constexpr int kKept = kept_tiles(kTiles, kColumns * kHalves);
   using OwnWeights = Fragments<kTiles, kColumns * kHalves, kKept, kThreads>;
@@ -60,12 +60,12 @@ class BackwardShape {
   // What a step needs of device memory, of a unit: gates, states before, the gradient of the output.
   static constexpr int kPrefetched = kGates * (1 + Cell::kGatesApart) + Cell::kStates + 1;
 
-  static constexpr int columns_of(int64_t blocks) { return static_cast<int>((blocks + 1) / 2); }
+  static constexpr int columns_of(int64_t blocks) { return static_cast<int>((blocks * kUnits / 16 + kWarps - 1) / kWarps); }
 
   static constexpr int64_t shared_bytes(int64_t rows, int64_t blocks) {
     const int64_t padded = (rows + kTileRows - 1) / kTileRows * kTileRows;
     return kBarrierBytes + OwnWeights::shared_bytes(columns_of(blocks) * kHalves) + kResultBytes +
-           padded * (2 * blocks * kUnits * 4 + 2 * (2 * kPitch * 2 + 2 * 4)) +
+           padded * (2 * blocks * kUnits * 4 + 2 * (2 * kPitch * 2 + 4)) +
            4 * kUnits * (rows * (kStages * kPrefetched + Cell::kStates + Cell::kParameters) + 1 + Cell::kParameters);
   }
 };
@@ -93,7 +93,7 @@ class BackwardOnChip : Member {
                                          S::kResultBytes);
     grads_ = reinterpret_cast<Half*>(received_ + 2 * received_size());
     scales_ = reinterpret_cast<float*>(grads_ + 2 * 2 * padded_rows_ * S::kPitch);
-    values_ = scales_ + 2 * 2 * padded_rows_;
+    values_ = scales_ + 2 * padded_rows_;
     state_grads_ = values_ + kStages * S::kPrefetched * cluster_rows_ * kUnits;
     parameter_grads_ = state_grads_ + kStates * cluster_rows_ * kUnits;
     of_units_ = parameter_grads_ + kParameters * cluster_rows_ * kUnits;
@@ -110,15 +110,21 @@ class BackwardOnChip : Member {
     for (int64_t step = 0; step < pass_.steps; ++step) {
       wait_for_copies<1>();
       if (step > 0) wait_for_cluster(barriers_, step, bytes_of_step());
+      float results[Unit::kWrites] = {};
 #pragma unroll 1
-      for (int row = own_row_; row < rows_; row += kRowsAtOnce) {
-        float results[Unit::kWrites] = {};
+      for (int row = warp_ + kWarps; row < rows_; row += kWarps) {
         if (has_unit()) compute(step, row, results);
         share(step, row, results + kAllGates - kGates);
         if (has_unit()) store(first, row, results);
       }
+      if (warp_ < rows_) {
+        if (has_unit()) compute(step, warp_, results);
+        share(step, warp_, results + kAllGates - kGates);
+      }
       __syncthreads();
       multiply(step);
+      // While the sums are under way, the results of the warp's first row leave.
+      if (warp_ < rows_ && has_unit()) store(first, warp_, results);
       prefetch_rows(step + kStages, first + kStages * stride_);
       first += stride_;
     }
@@ -128,27 +134,27 @@ class BackwardOnChip : Member {
  private:
   __device__ __forceinline__ int received_size() const { return blocks_ * padded_rows_ * kUnits; }
   __device__ __forceinline__ float* values_of(int64_t step, int row) const {
-    return values_ + ((step & 1) * cluster_rows_ + row) * S::kPrefetched * kUnits + column_;
+    return values_ + ((step & 1) * cluster_rows_ + row) * S::kPrefetched * kUnits + lane_;
   }
   // There are two, as a warp may be a step ahead of one that still multiplies. A row has two halves.
   __device__ __forceinline__ Half* grads_of(int64_t step, int half_row) const {
     return grads_ + ((step & 1) * 2 * padded_rows_ + half_row) * S::kPitch;
   }
-  __device__ __forceinline__ float* scales_of(int64_t step, int row) const {
-    return scales_ + ((step & 1) * padded_rows_ + row) * 2;
+  __device__ __forceinline__ float* scale_of(int64_t step, int row) const {
+    return scales_ + (step & 1) * padded_rows_ + row;
   }
   __device__ __forceinline__ float* state_grads_of(int row) const {
-    return state_grads_ + row * kStates * kUnits + column_;
+    return state_grads_ + row * kStates * kUnits + lane_;
   }
   __device__ __forceinline__ float* parameter_grads_of(int row) const {
-    return parameter_grads_ + row * kParameters * kUnits + column_;
+    return parameter_grads_ + row * kParameters * kUnits + lane_;
   }
 
   __device__ __forceinline__ void prefetch_rows(int64_t step, int64_t first) const {
     if (step < pass_.steps && has_unit()) {
       const int64_t all = pass_.steps * pass_.batch * units_;
 #pragma unroll 1
-      for (int row = own_row_; row < rows_; row += kRowsAtOnce) {
+      for (int row = warp_; row < rows_; row += kWarps) {
         float* to = values_of(step, row);
         const int64_t gate = kGates * first + gate_of(row, kGates);
 #pragma unroll
@@ -180,13 +186,13 @@ class BackwardOnChip : Member {
     return static_cast<uint32_t>(blocks_ * rows_ * kUnits * 4);
   }
 
-  // A tile of the depth is 16 units of a gate; those of the lower 32 units come first.
+  // A tile of the depth is 16 units of a gate.
   __device__ __forceinline__ void load_weights() {
     const int padded = pass_.weight.padded;
 #pragma unroll
     for (int k = 0; k < S::kTiles; ++k) {
-      const int gate = k / 2 % kGates;
-      const int begin = rank_ * kUnits + k / (2 * kGates) * kWarpUnits + k % 2 * 16 + lane_ % 4 * 2;
+      const int gate = k / 2;
+      const int begin = rank_ * kUnits + k % 2 * 16 + lane_ % 4 * 2;
 #pragma unroll
       for (int i = 0; i < S::kColumns * S::kHalves; ++i) {
         const int column = i / S::kHalves;
@@ -211,10 +217,10 @@ class BackwardOnChip : Member {
     for (int i = static_cast<int>(threadIdx.x); i < 2 * 2 * padded_rows_ * S::kPitch; i += kThreads) {
       grads_[i] = Half(0.0f);
     }
-    for (int i = static_cast<int>(threadIdx.x); i < 2 * 2 * padded_rows_; i += kThreads) scales_[i] = 0.0f;
+    for (int i = static_cast<int>(threadIdx.x); i < 2 * padded_rows_; i += kThreads) scales_[i] = 0.0f;
     __syncthreads();
     if (!has_unit()) return;
-    for (int row = own_row_; row < rows_; row += kRowsAtOnce) {
+    for (int row = warp_; row < rows_; row += kWarps) {
 #pragma unroll
       for (int s = 0; s < kStates; ++s) {
         state_grads_of(row)[s * kUnits] = pass_.state_grads[s][state_of(row)];
@@ -222,15 +228,15 @@ class BackwardOnChip : Member {
 #pragma unroll
       for (int p = 0; p < kParameters; ++p) parameter_grads_of(row)[p * kUnits] = 0.0f;
     }
-    if (own_row_ != 0) return;
-    of_units_[column_] = pass_.weight.scales[unit_];
+    if (warp_ != 0) return;
+    of_units_[lane_] = pass_.weight.scales[unit_];
 #pragma unroll
-    for (int p = 0; p < kParameters; ++p) of_units_[(1 + p) * kUnits + column_] = pass_.parameters[p][unit_];
+    for (int p = 0; p < kParameters; ++p) of_units_[(1 + p) * kUnits + lane_] = pass_.parameters[p][unit_];
   }
 
   // What the blocks gave to the gradient of this thread's message before a step.
   __device__ __forceinline__ float sum_of_blocks(int64_t step, int row) const {
-    const float* from = received_ + (step & 1) * received_size() + row * kUnits + column_;
+    const float* from = received_ + (step & 1) * received_size() + row * kUnits + lane_;
     float values[S::kMostBlocks];
 #pragma unroll
     for (int block = 0; block < S::kMostBlocks; ++block) {
@@ -239,7 +245,7 @@ class BackwardOnChip : Member {
     float sum = values[0];
 #pragma unroll
     for (int block = 1; block < S::kMostBlocks; ++block) sum += values[block];
-    return sum * of_units_[column_];
+    return sum * of_units_[lane_];
   }
 
   // The step back of this thread's unit of a row.
@@ -252,7 +258,7 @@ class BackwardOnChip : Member {
 #pragma unroll
     for (int i = 0; i < kGiven; ++i) given[i] = values[i * kUnits];
 #pragma unroll
-    for (int p = 0; p < kParameters; ++p) given[kGiven + p] = of_units_[(1 + p) * kUnits + column_];
+    for (int p = 0; p < kParameters; ++p) given[kGiven + p] = of_units_[(1 + p) * kUnits + lane_];
     constexpr int kGrads = kGiven + kParameters;
 #pragma unroll
     for (int s = 0; s < kStates; ++s) given[kGrads + s] = state_grads[s * kUnits];
@@ -274,15 +280,14 @@ class BackwardOnChip : Member {
     for (int g = 0; g < kGates; ++g) largest = fmaxf(largest, fabsf(message_gates_grad[g]));
     const float scale = power_below_largest(largest);
     const float factor = one_over(scale);
-    const int half = warp_ % 2;
-    Half* const high = grads_of(step, 2 * row) + half * kGates * kWarpUnits + lane_;
+    Half* const high = grads_of(step, 2 * row) + lane_;
 #pragma unroll
     for (int g = 0; g < kGates; ++g) {
       const Split<Half> split(message_gates_grad[g] * factor);
-      high[g * kWarpUnits] = split.high;
-      high[S::kPitch + g * kWarpUnits] = split.low;
+      high[g * kUnits] = split.high;
+      high[S::kPitch + g * kUnits] = split.low;
     }
-    if (lane_ == 0) scales_of(step, row)[half] = scale;
+    if (lane_ == 0) *scale_of(step, row) = scale;
   }
 
   __device__ __forceinline__ void store(int64_t first, int row, const float (&results)[Unit::kWrites]) const {
@@ -316,33 +321,35 @@ class BackwardOnChip : Member {
       const int row = tile * kTileRows + lane_ % 4;
       const uint32_t address =
           shared_address(grads_of(step, tile * 2 * kTileRows + lane_ % 8) + lane_ / 8 * 8);
-      float sums[S::kColumns][2] = {};
+      // Two chains of sums a column, so that a product seldom waits for the last.
+      float parts[S::kColumns][2][4] = {};
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float of_half[S::kColumns][4] = {};
+      for (int k = 0; k < S::kTiles; k += 2) {
+        uint32_t columns[4];
+        ptx::ldmatrix(columns, address + static_cast<uint32_t>(2 * k * 16));
 #pragma unroll
-        for (int k = 2 * kGates * half; k < 2 * kGates * (half + 1); k += 2) {
-          uint32_t columns[4];
-          ptx::ldmatrix(columns, address + static_cast<uint32_t>(2 * k * 16));
+        for (int c = 0; c < S::kColumns; ++c) {
+          if (c < columns_) {
 #pragma unroll
-          for (int c = 0; c < S::kColumns; ++c) {
-            if (c < columns_) {
-#pragma unroll
-              for (int i = 0; i < 2 * S::kHalves; ++i) {
-                const int next = i / S::kHalves;
-                uint32_t fragment[4];
-                fragments_.load(weights_, columns_ * S::kHalves, k + next,
-                                c * S::kHalves + i % S::kHalves, fragment);
-                multiply_add<Half>(of_half[c], fragment, columns[2 * next], columns[2 * next + 1], of_half[c]);
-              }
+            for (int i = 0; i < 2 * S::kHalves; ++i) {
+              const int next = i / S::kHalves;
+              uint32_t fragment[4];
+              fragments_.load(weights_, columns_ * S::kHalves, k + next, c * S::kHalves + i % S::kHalves,
+                              fragment);
+              multiply_add<Half>(parts[c][next], fragment, columns[2 * next], columns[2 * next + 1],
+                                 parts[c][next]);
             }
           }
         }
-        const float scale = scales_of(step, row)[half];
+      }
+      const float scale = *scale_of(step, row);
+      float sums[S::kColumns][2];
 #pragma unroll
-        for (int c = 0; c < S::kColumns; ++c) {
-          sums[c][0] = fmaf(of_half[c][0] + of_half[c][1], scale, sums[c][0]);
-          sums[c][1] = fmaf(of_half[c][2] + of_half[c][3], scale, sums[c][1]);
+      for (int c = 0; c < S::kColumns; ++c) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float(&one)[4] = parts[c][0], (&other)[4] = parts[c][1];
+          sums[c][i] = (one[2 * i] + one[2 * i + 1] + (other[2 * i] + other[2 * i + 1])) * scale;
         }
       }
 #pragma unroll
@@ -383,7 +390,7 @@ class BackwardOnChip : Member {
   __device__ __forceinline__ void finish() const {
     wait_for_cluster(barriers_, pass_.steps, bytes_of_step());
     if (!has_unit()) return;
-    for (int row = own_row_; row < rows_; row += kRowsAtOnce) {
+    for (int row = warp_; row < rows_; row += kWarps) {
       const int place = state_of(row);
       pass_.message_grad[place] = sum_of_blocks(pass_.steps, row);
 #pragma unroll
@@ -400,7 +407,7 @@ class BackwardOnChip : Member {
   float* results_;   // of this warp
   float* received_;  // what the cluster's blocks gave to this one, of two steps
   Half* grads_;      // of message gates, in halves
-  float* scales_;    // of those, of 32 units of a row
+  float* scales_;    // of those, of a row
   float* values_;    // that come ahead
   float* state_grads_;
   float* parameter_grads_;

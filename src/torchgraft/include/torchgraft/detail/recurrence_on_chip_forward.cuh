@@ -1,15 +1,15 @@
 // A recurrence forward as one kernel on tensor cores, for cells whose weights fit into a cluster.
 //
 // A block keeps weight_hh of its units, all gates of them, as fragments from the first step to the last: in
-// registers, and in shared memory what those have no room for. Its eight warps are four times 16 units and
-// two parts of the depth. A step is
+// registers, and in shared memory what those have no room for. Its eight warps are two times 16 units and four
+// parts of the depth. A step is
 //
-//     message of all units in shared memory -> sums of half of the depth each -> own gates, states, message
+//     message of all units in shared memory -> sums of a part of the depth -> own gates, states, message
 //     -> own message to all blocks of the cluster -> they meet
 //
 // Rows of the batch are columns of the product, two each, the higher and the lower half of a message in
-// float (recurrence_split.cuh), so a tile of eight columns holds four rows. 32 units of a row, a line, have a
-// scale of their own, since a message may have any size. All else is float.
+// float (recurrence_split.cuh), so a tile of eight columns holds four rows. A block's units of a row, a line,
+// have a scale of their own, since a message may have any size. All else is float.
 #pragma once
 
 #include "recurrence_cluster.cuh"
@@ -41,9 +41,10 @@ class ForwardShape {
 
  public:
   static constexpr int kHalves = static_cast<int>(kWeights);
-  static constexpr int kDepthWarps = 2;
+  static constexpr int kDepthWarps = 4;
   static constexpr int kMostBlocks = most_blocks(kGates * kHalves);
-  static constexpr int kTiles = kMostBlocks * kUnits / 16 / kDepthWarps;  // of a warp's depth
+  static constexpr int kLines = kMostBlocks / kDepthWarps;  // of a warp's depth
+  static constexpr int kTiles = kLines * kUnits / 16;
   static constexpr int kFragments = kGates * kHalves;                     // of a tile
   static constexpr int kKept = kept_tiles(kTiles, kFragments);
   using OwnWeights = Fragments<kTiles, kFragments, kKept, kThreads>;
@@ -53,8 +54,8 @@ class ForwardShape {
   // Of each unit: the scales of its weights, its bias, that of its message gates, its own numbers.
   static constexpr int kOfUnit = kGates * (2 + Cell::kGatesApart) + Cell::kParameters;
 
-  // Of a line of 32 units both halves, and behind those of a row the scales of its lines, sixteen bytes each.
-  static constexpr int64_t row_bytes(int64_t blocks) { return 2 * blocks * (2 * kLine + 16); }
+  // Of each line both halves, and behind those of a row the scales of its lines, sixteen bytes each.
+  static constexpr int64_t row_bytes(int64_t blocks) { return blocks * (2 * kLine + 16); }
 
   static constexpr int64_t shared_bytes(int64_t rows, int64_t blocks) {
     const int64_t padded = (rows + kTileRows - 1) / kTileRows * kTileRows;
@@ -74,13 +75,13 @@ class ForwardOnChip : Member {
   __device__ __forceinline__ ForwardOnChip(const ForwardPass<Cell>& pass, int blocks, int cluster_rows)
       : Member(pass.steps, pass.batch, pass.units, pass.reverse, blocks, cluster_rows),
         pass_(pass),
-        lines_(2 * blocks) {
+        lines_((blocks + S::kDepthWarps - 1) / S::kDepthWarps) {
     auto* const memory = shared_memory<char>();
     barriers_ = {shared_address(memory)};
     weights_ = reinterpret_cast<uint4*>(memory + S::kBarrierBytes);
     messages_ = reinterpret_cast<Half*>(memory + S::kBarrierBytes + S::OwnWeights::shared_bytes(S::kFragments));
-    scales_ = reinterpret_cast<float*>(messages_ + 2 * padded_rows_ * lines_ * kLine);
-    sums_ = scales_ + 2 * padded_rows_ * lines_ * 4;
+    scales_ = reinterpret_cast<float*>(messages_ + 2 * padded_rows_ * blocks_ * kLine);
+    sums_ = scales_ + 2 * padded_rows_ * blocks_ * 4;
     gates_ = sums_ + 2 * padded_rows_ * S::kSumsPitch;
     states_ = gates_ + kStages * cluster_rows_ * kGates * kUnits;
     of_units_ = states_ + cluster_rows_ * kStates * kUnits;
@@ -102,7 +103,7 @@ class ForwardOnChip : Member {
       __syncthreads();
       const bool is_last = step + 1 == pass_.steps;
 #pragma unroll 1
-      for (int row = own_row_; row < rows_; row += kRowsAtOnce) {
+      for (int row = warp_; row < rows_; row += kWarps) {
         float results[Unit::kWrites];
         float message = 0.0f;
         if (has_unit()) {
@@ -119,27 +120,27 @@ class ForwardOnChip : Member {
 
  private:
   __device__ __forceinline__ Half* message_of(int64_t step, int row) const {
-    return messages_ + ((step & 1) * padded_rows_ + row) * lines_ * kLine;
+    return messages_ + ((step & 1) * padded_rows_ + row) * blocks_ * kLine;
   }
   __device__ __forceinline__ float* scale_of(int64_t step, int row, int line) const {
-    return scales_ + (((step & 1) * padded_rows_ + row) * lines_ + line) * 4;
+    return scales_ + (((step & 1) * padded_rows_ + row) * blocks_ + line) * 4;
   }
   // There are two, as a warp may write those of the next step while another reads.
   __device__ __forceinline__ float* sums_of(int64_t step, int row) const {
     return sums_ + ((step & 1) * padded_rows_ + row) * S::kSumsPitch;
   }
   __device__ __forceinline__ float* gates_of(int64_t step, int row) const {
-    return gates_ + ((step & 1) * cluster_rows_ + row) * kGates * kUnits + column_;
+    return gates_ + ((step & 1) * cluster_rows_ + row) * kGates * kUnits + lane_;
   }
   __device__ __forceinline__ float* states_of(int row) const {
-    return states_ + row * kStates * kUnits + column_;
+    return states_ + row * kStates * kUnits + lane_;
   }
 
   // The gates of inputs, of all rows of this warp.
   __device__ __forceinline__ void prefetch_rows(int64_t step, int64_t first) const {
     if (step < pass_.steps && has_unit()) {
 #pragma unroll 1
-      for (int row = own_row_; row < rows_; row += kRowsAtOnce) {
+      for (int row = warp_; row < rows_; row += kWarps) {
         const float* from = pass_.gates + kGates * first + gate_of(row, kGates);
         float* to = gates_of(step, row);
 #pragma unroll
@@ -152,12 +153,12 @@ class ForwardOnChip : Member {
   // The states before the first step, of this warp's rows; and what the block's units have for all rows.
   __device__ __forceinline__ void load_units() {
     if (!has_unit()) return;
-    for (int row = own_row_; row < rows_; row += kRowsAtOnce) {
+    for (int row = warp_; row < rows_; row += kWarps) {
 #pragma unroll
       for (int s = 0; s < kStates; ++s) states_of(row)[s * kUnits] = pass_.initial[s][state_of(row)];
     }
-    if (own_row_ != 0) return;
-    float* to = of_units_ + column_;
+    if (warp_ != 0) return;
+    float* to = of_units_ + lane_;
 #pragma unroll
     for (int g = 0; g < kGates; ++g) {
       to[g * kUnits] = pass_.weight.scales[g * pass_.weight.padded + unit_];
@@ -173,14 +174,17 @@ class ForwardOnChip : Member {
     for (int p = 0; p < Cell::kParameters; ++p) to[p * kUnits] = pass_.parameters[p][unit_];
   }
 
-  // A warp's part of the depth begins where that of the warps before it ends.
+  // The lines of this warp's depth.
+  __device__ __forceinline__ int first_line() const { return warp_ % S::kDepthWarps * lines_; }
+  __device__ __forceinline__ int line_count() const { return min(lines_, blocks_ - first_line()); }
+
   __device__ __forceinline__ void load_weights() {
     const int unit = rank_ * kUnits + warp_ / S::kDepthWarps * 16 + lane_ / 4;
-    const int begin = warp_ % S::kDepthWarps * blocks_ * kWarpUnits + lane_ % 4 * 2;
+    const int begin = first_line() * kUnits + lane_ % 4 * 2;
     const int padded = pass_.weight.padded;
 #pragma unroll
     for (int k = 0; k < S::kTiles; ++k) {
-      if (k >= 2 * blocks_) break;
+      if (k >= 2 * line_count()) break;
 #pragma unroll
       for (int i = 0; i < S::kFragments; ++i) {
         const Half* from = pass_.weight.halves[i % S::kHalves];
@@ -200,8 +204,8 @@ class ForwardOnChip : Member {
   // The message that the first step is told, a row a warp; zeros where there is no row or unit.
   __device__ __forceinline__ void load_first_message() {
     for (int row = warp_; row < padded_rows_; row += kWarps) {
-      for (int line = 0; line < lines_; ++line) {
-        const int unit = line * kWarpUnits + lane_;
+      for (int line = 0; line < blocks_; ++line) {
+        const int unit = line * kUnits + lane_;
         const bool is_there = row < rows_ && unit < units_;
         const float value = is_there ? pass_.first_message[(first_row_ + row) * units_ + unit] : 0.0f;
         const float scale = power_below_largest(fabsf(value));
@@ -231,13 +235,13 @@ class ForwardOnChip : Member {
     for (int tile = 0; tile * kTileRows < rows_; ++tile) {
       const int row = tile * kTileRows;
       const uint32_t address =
-          shared_address(message_of(step, row + lane_ % 8 / 2) + part * blocks_ * kLine +
+          shared_address(message_of(step, row + lane_ % 8 / 2) + first_line() * kLine +
                          swizzled(lane_ % 2 * 4 + lane_ / 8, lane_ % 8 / 2) * 8);
-      const float* scales = scale_of(step, row + lane_ % 4, part * blocks_);
+      const float* scales = scale_of(step, row + lane_ % 4, first_line());
       float sums[kGates][2] = {};
 #pragma unroll
-      for (int line = 0; line < S::kMostBlocks; ++line) {
-        if (line >= blocks_) break;
+      for (int line = 0; line < S::kLines; ++line) {
+        if (line >= line_count()) break;
         uint32_t columns[4];
         ptx::ldmatrix(columns, address + static_cast<uint32_t>(2 * kLine * line));
         const float scale = scales[4 * line];
@@ -272,8 +276,8 @@ class ForwardOnChip : Member {
                                           float (&results)[Unit::kWrites]) const {
     float given[Unit::kReads];
     const float* of_input = gates_of(step, row);
-    const float* of_message = sums_of(step, row) + column_;
-    const float* of_unit = of_units_ + column_;
+    const float* of_message = sums_of(step, row) + lane_;
+    const float* of_unit = of_units_ + lane_;
 #pragma unroll
     for (int g = 0; g < kGates; ++g) {
       float sum = 0.0f;
@@ -311,9 +315,8 @@ class ForwardOnChip : Member {
   __device__ __forceinline__ void publish(int64_t step, int row, float message) const {
     const float scale = power_below_largest(fabsf(message));
     const Split<Half> split(message * one_over(scale));
-    const int line = 2 * rank_ + warp_ % 2;
-    Half* const to = message_of(step + 1, row) + line * kLine;
-    float* const scale_to = scale_of(step + 1, row, line);
+    Half* const to = message_of(step + 1, row) + rank_ * kLine;
+    float* const scale_to = scale_of(step + 1, row, rank_);
     if (blocks_ == 1) {
       to[swizzled(lane_ / 8, row) * 8 + lane_ % 8] = split.high;
       to[swizzled(lane_ / 8 + 4, row) * 8 + lane_ % 8] = split.low;
@@ -364,7 +367,7 @@ class ForwardOnChip : Member {
   }
 
   ForwardPass<Cell> pass_;
-  int lines_;  // of a row
+  int lines_;  // of a warp's depth, at most
   CountedBarriers barriers_;
   uint4* weights_;
   Half* messages_;
