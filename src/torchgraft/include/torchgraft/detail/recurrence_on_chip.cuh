@@ -107,8 +107,6 @@ void launch_clusters(void (*kernel)(Pass, int, int), const Clusters& clusters, c
   check_launch("a recurrence");
 }
 
-inline constexpr int kTransposed = 32;  // columns of a block that transposes
-
 // A number as one half, or as two if there is a place for the lower one.
 __device__ __forceinline__ void store_halves(float number, int64_t place, Half* high, Half* low) {
   if (low == nullptr) {
@@ -138,43 +136,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A block 32 columns of weight_hh: each becomes a row of halves, all gates one behind the other, divided by
-// the row's power of two.
-__global__ void __launch_bounds__(kTransposed* kTransposed)
-    scale_columns(const float* weight, Half* high, Half* low, float* scales, int units, int padded,
-                  int gates) {
-  __shared__ float tile[kTransposed][kTransposed + 1];
-  const int lane = static_cast<int>(threadIdx.x) % kTransposed;
-  const int warp = static_cast<int>(threadIdx.x) / kTransposed;
-  const int first = static_cast<int>(blockIdx.x) * kTransposed;
-  const int column = first + lane;
-  float largest = 0.0f;
-  if (column < units) {
-#pragma unroll 4
-    for (int row = warp; row < gates * units; row += kTransposed) {
-      largest = fmaxf(largest, finite_magnitude(weight[int64_t{row} * units + column]));
-    }
-  }
-  tile[warp][lane] = largest;
-  __syncthreads();
-  // A warp has one of the columns now.
-  const float factor = power_to_fill_half(largest_of_warp(tile[lane][warp]));
-  if (lane == 0 && first + warp < padded) scales[first + warp] = 1.0f / factor;
-  for (int gate = 0; gate < gates; ++gate) {
-    for (int begin = 0; begin < padded; begin += kTransposed) {
-      __syncthreads();
-      const int row = begin + warp;
-      tile[warp][lane] =
-          row < units && column < units ? weight[(int64_t{gate} * units + row) * units + column] : 0.0f;
-      __syncthreads();
-      if (first + warp < padded && begin + lane < padded) {
-        store_halves(tile[lane][warp] * factor, (int64_t{first + warp} * gates + gate) * padded + begin + lane,
-                     high, low);
-      }
-    }
-  }
-}
-
 // weight_hh as kernels on chip read it, and the memory that it lies in.
 struct PreparedWeight {
   Tensor elements;
@@ -182,25 +143,18 @@ struct PreparedWeight {
   ScaledWeight view;
 };
 
-inline PreparedWeight prepared_weight(const Tensor& weight, int gates, Weights weights, bool transposed,
-                                      cudaStream_t stream) {
+inline PreparedWeight prepared_weight(const Tensor& weight, int gates, Weights weights, cudaStream_t stream) {
   const int units = static_cast<int>(weight.size(1));
   const int padded = round_up(units, 8);
   const int64_t size = int64_t{gates} * padded * padded;
   Tensor elements = empty_contiguous({static_cast<int>(weights), size}, weight, aoti_torch_dtype_float16());
-  Tensor scales = empty_contiguous({transposed ? padded : gates * padded}, weight);
+  Tensor scales = empty_contiguous({gates * padded}, weight);
   const float* const from = data_of<float>(weight);
   Half* const high = static_cast<Half*>(elements.mutable_data_ptr());
   Half* const low = weights == Weights::in_two_halves ? high + size : nullptr;
   float* const scales_to = mutable_data_of<float>(scales);
-  if (transposed) {
-    const auto blocks = static_cast<unsigned>(ceil_divide(padded, kTransposed));
-    scale_columns<<<blocks, kTransposed * kTransposed, 0, stream>>>(from, high, low, scales_to, units, padded,
-                                                                    gates);
-  } else {
-    const auto blocks = static_cast<unsigned>(gates * padded);
-    scale_rows<<<blocks, kThreads, 0, stream>>>(from, high, low, scales_to, units, padded);
-  }
+  const auto blocks = static_cast<unsigned>(gates * padded);
+  scale_rows<<<blocks, kThreads, 0, stream>>>(from, high, low, scales_to, units, padded);
   check_launch("a recurrence");
   return {elements, scales, {{high, low}, scales_to, padded}};
 }
@@ -216,7 +170,7 @@ bool run_on_chip(ForwardSteps& steps, cudaStream_t stream) {
   void (*const kernel)(ForwardPass<Cell>, int, int) = recurrence_forward<Cell, kWeights>;
   const auto clusters = find_clusters<Shape>(reinterpret_cast<const void*>(kernel), steps.sizes);
   if (!clusters.has_value()) return false;
-  const PreparedWeight weight = prepared_weight(steps.weight_hh, Cell::kGates, kWeights, false, stream);
+  const PreparedWeight weight = prepared_weight(steps.weight_hh, Cell::kGates, kWeights, stream);
   ForwardPass<Cell> pass = {};
   pass.weight = weight.view;
   pass.gates = mutable_data_of<float>(steps.gates);
@@ -242,7 +196,7 @@ bool run_on_chip(BackwardSteps& steps, cudaStream_t stream) {
   void (*const kernel)(BackwardPass<Cell>, int, int) = recurrence_backward<Cell, kWeights>;
   const auto clusters = find_clusters<Shape>(reinterpret_cast<const void*>(kernel), steps.sizes);
   if (!clusters.has_value()) return false;
-  const PreparedWeight weight = prepared_weight(steps.weight_hh, Cell::kGates, kWeights, true, stream);
+  const PreparedWeight weight = prepared_weight(steps.weight_hh, Cell::kGates, kWeights, stream);
   BackwardPass<Cell> pass = {};
   pass.weight = weight.view;
   pass.gates = data_of<float>(steps.gates);

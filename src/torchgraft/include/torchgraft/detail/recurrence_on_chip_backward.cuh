@@ -19,7 +19,7 @@ namespace torchgraft::recurrence {
 
 template <typename Cell>
 struct BackwardPass {
-  ScaledWeight weight;         // (units, gates * padded), a row a unit of the message
+  ScaledWeight weight;         // (gates * units, units), a row a gate
   const float* gates;          // (steps, batch, gates * units)
   const float* message_gates;  // likewise, where gates are apart
   const float* states;         // (states, steps, batch, units), after each step
@@ -66,7 +66,7 @@ class BackwardShape {
     const int64_t padded = (rows + kTileRows - 1) / kTileRows * kTileRows;
     return kBarrierBytes + OwnWeights::shared_bytes(columns_of(blocks) * kHalves) + kResultBytes +
            padded * (2 * blocks * kUnits * 4 + 2 * (2 * kPitch * 2 + 4)) +
-           4 * kUnits * (rows * (kStages * kPrefetched + Cell::kStates + Cell::kParameters) + 1 + Cell::kParameters);
+           4 * kUnits * (rows * (kStages * kPrefetched + Cell::kStates + Cell::kParameters) + kGates + Cell::kParameters);
   }
 };
 
@@ -186,7 +186,7 @@ class BackwardOnChip : Member {
     return static_cast<uint32_t>(blocks_ * rows_ * kUnits * 4);
   }
 
-  // A tile of the depth is 16 units of a gate.
+  // A tile of the depth is 16 units of a gate, which lie in a column of weight_hh.
   __device__ __forceinline__ void load_weights() {
     const int padded = pass_.weight.padded;
 #pragma unroll
@@ -197,14 +197,15 @@ class BackwardOnChip : Member {
       for (int i = 0; i < S::kColumns * S::kHalves; ++i) {
         const int column = i / S::kHalves;
         if (column < columns_) {
-          const Half* from = pass_.weight.halves[i % S::kHalves];
+          const Half* from = pass_.weight.halves[i % S::kHalves] + int64_t{gate} * padded * padded;
           uint32_t fragment[4];
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
             const int unit = (column * kWarps + warp_) * 16 + lane_ / 4 + e % 2 * 8;
-            const int place = begin + e / 2 * 8;
-            fragment[e] = pair_at(from + (int64_t{unit} * kGates + gate) * padded + place,
-                                  unit < padded && place < padded);
+            const int row = begin + e / 2 * 8;
+            const bool is_there = unit < padded && row < padded;
+            const Half* both = from + int64_t{row} * padded + unit;
+            fragment[e] = is_there ? uint32_t{both[padded].x} << 16 | both[0].x : 0u;
           }
           fragments_.store(weights_, columns_ * S::kHalves, k, i, fragment);
         }
@@ -229,9 +230,11 @@ class BackwardOnChip : Member {
       for (int p = 0; p < kParameters; ++p) parameter_grads_of(row)[p * kUnits] = 0.0f;
     }
     if (warp_ != 0) return;
-    of_units_[lane_] = pass_.weight.scales[unit_];
+    float* const to = of_units_ + lane_;
 #pragma unroll
-    for (int p = 0; p < kParameters; ++p) of_units_[(1 + p) * kUnits + lane_] = pass_.parameters[p][unit_];
+    for (int g = 0; g < kGates; ++g) to[g * kUnits] = pass_.weight.scales[g * pass_.weight.padded + unit_];
+#pragma unroll
+    for (int p = 0; p < kParameters; ++p) to[(kGates + p) * kUnits] = pass_.parameters[p][unit_];
   }
 
   // What the blocks gave to the gradient of this thread's message before a step.
@@ -245,7 +248,7 @@ class BackwardOnChip : Member {
     float sum = values[0];
 #pragma unroll
     for (int block = 1; block < S::kMostBlocks; ++block) sum += values[block];
-    return sum * of_units_[lane_];
+    return sum;
   }
 
   // The step back of this thread's unit of a row.
@@ -258,7 +261,7 @@ class BackwardOnChip : Member {
 #pragma unroll
     for (int i = 0; i < kGiven; ++i) given[i] = values[i * kUnits];
 #pragma unroll
-    for (int p = 0; p < kParameters; ++p) given[kGiven + p] = of_units_[(1 + p) * kUnits + lane_];
+    for (int p = 0; p < kParameters; ++p) given[kGiven + p] = of_units_[(kGates + p) * kUnits + lane_];
     constexpr int kGrads = kGiven + kParameters;
 #pragma unroll
     for (int s = 0; s < kStates; ++s) given[kGrads + s] = state_grads[s * kUnits];
@@ -273,17 +276,21 @@ class BackwardOnChip : Member {
     for (int p = 0; p < kParameters; ++p) parameter_grads[p * kUnits] = results[kAllGates + kStates + p];
   }
 
-  // By a whole warp: the gradients of a row's message gates to where the block multiplies them.
+  // By a whole warp: the gradients of a row's message gates, times the scales of their weights, to where the
+  // block multiplies them.
   __device__ __forceinline__ void share(int64_t step, int row, const float* message_gates_grad) const {
-    float largest = 0.0f;
+    float scaled[kGates], largest = 0.0f;
 #pragma unroll
-    for (int g = 0; g < kGates; ++g) largest = fmaxf(largest, fabsf(message_gates_grad[g]));
+    for (int g = 0; g < kGates; ++g) {
+      scaled[g] = has_unit() ? message_gates_grad[g] * of_units_[g * kUnits + lane_] : 0.0f;
+      largest = fmaxf(largest, fabsf(scaled[g]));
+    }
     const float scale = power_below_largest(largest);
     const float factor = one_over(scale);
     Half* const high = grads_of(step, 2 * row) + lane_;
 #pragma unroll
     for (int g = 0; g < kGates; ++g) {
-      const Split<Half> split(message_gates_grad[g] * factor);
+      const Split<Half> split(scaled[g] * factor);
       high[g * kUnits] = split.high;
       high[S::kPitch + g * kUnits] = split.low;
     }
@@ -316,45 +323,55 @@ class BackwardOnChip : Member {
 
   // What this block's gates give to the gradients of all units' messages, to the blocks of those units.
   __device__ __forceinline__ void multiply(int64_t step) {
+    if (columns_ == 1) {
+      multiply_columns<1>(step);
+    } else if (columns_ == 2) {
+      multiply_columns<2>(step);
+    } else if constexpr (S::kColumns > 2) {
+      if (columns_ == 3) {
+        multiply_columns<3>(step);
+      } else {
+        multiply_columns<4>(step);
+      }
+    }
+  }
+  template <int kCount>
+  __device__ __forceinline__ void multiply_columns(int64_t step) {
 #pragma unroll 1
     for (int tile = 0; tile * kTileRows < rows_; ++tile) {
       const int row = tile * kTileRows + lane_ % 4;
       const uint32_t address =
           shared_address(grads_of(step, tile * 2 * kTileRows + lane_ % 8) + lane_ / 8 * 8);
-      // Two chains of sums a column, so that a product seldom waits for the last.
-      float parts[S::kColumns][2][4] = {};
+      uint32_t grads[S::kTiles / 2][4];
 #pragma unroll
       for (int k = 0; k < S::kTiles; k += 2) {
-        uint32_t columns[4];
-        ptx::ldmatrix(columns, address + static_cast<uint32_t>(2 * k * 16));
+        ptx::ldmatrix(grads[k / 2], address + static_cast<uint32_t>(2 * k * 16));
+      }
+      const float scale = *scale_of(step, row);
+      // Two chains of sums a column, so that a product seldom waits for the last.
+      float parts[kCount][2][4] = {};
 #pragma unroll
-        for (int c = 0; c < S::kColumns; ++c) {
-          if (c < columns_) {
+      for (int k = 0; k < S::kTiles; ++k) {
 #pragma unroll
-            for (int i = 0; i < 2 * S::kHalves; ++i) {
-              const int next = i / S::kHalves;
-              uint32_t fragment[4];
-              fragments_.load(weights_, columns_ * S::kHalves, k + next, c * S::kHalves + i % S::kHalves,
-                              fragment);
-              multiply_add<Half>(parts[c][next], fragment, columns[2 * next], columns[2 * next + 1],
-                                 parts[c][next]);
-            }
+        for (int half = 0; half < S::kHalves; ++half) {
+#pragma unroll
+          for (int c = 0; c < kCount; ++c) {
+            uint32_t fragment[4];
+            fragments_.load(weights_, columns_ * S::kHalves, k, c * S::kHalves + half, fragment);
+            multiply_add<Half>(parts[c][k % 2], fragment, grads[k / 2][k % 2 * 2], grads[k / 2][k % 2 * 2 + 1],
+                               parts[c][k % 2]);
           }
         }
       }
-      const float scale = *scale_of(step, row);
-      float sums[S::kColumns][2];
 #pragma unroll
-      for (int c = 0; c < S::kColumns; ++c) {
+      for (int c = 0; c < kCount; ++c) {
+        float sums[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const float(&one)[4] = parts[c][0], (&other)[4] = parts[c][1];
-          sums[c][i] = (one[2 * i] + one[2 * i + 1] + (other[2 * i] + other[2 * i + 1])) * scale;
+          sums[i] = (one[2 * i] + one[2 * i + 1] + (other[2 * i] + other[2 * i + 1])) * scale;
         }
-      }
-#pragma unroll
-      for (int c = 0; c < S::kColumns; ++c) {
-        if (c < columns_) send(step + 1, tile, c * kWarps + warp_, sums[c]);
+        send(step + 1, tile, c * kWarps + warp_, sums);
       }
     }
   }

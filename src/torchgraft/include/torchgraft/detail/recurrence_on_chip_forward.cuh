@@ -55,11 +55,15 @@ class ForwardShape {
   static constexpr int kOfUnit = kGates * (2 + Cell::kGatesApart) + Cell::kParameters;
 
   // Of each line both halves, and behind those of a row the scales of its lines, sixteen bytes each.
-  static constexpr int64_t row_bytes(int64_t blocks) { return blocks * (2 * kLine + 16); }
+  static constexpr int64_t line_bytes() { return 2 * kLine + 16; }
+  // Lines of a part of the depth; all parts have as many, though the last ones may have no block.
+  static constexpr int lines_of(int64_t blocks) {
+    return static_cast<int>((blocks + kDepthWarps - 1) / kDepthWarps);
+  }
 
   static constexpr int64_t shared_bytes(int64_t rows, int64_t blocks) {
     const int64_t padded = (rows + kTileRows - 1) / kTileRows * kTileRows;
-    return kBarrierBytes + OwnWeights::shared_bytes(kFragments) + padded * (2 * row_bytes(blocks) + 2 * 4 * kSumsPitch) +
+    return kBarrierBytes + OwnWeights::shared_bytes(kFragments) + padded * (2 * kDepthWarps * lines_of(blocks) * line_bytes() + 2 * 4 * kSumsPitch) +
            4 * kUnits * (rows * (kStages * kGates + Cell::kStates) + kOfUnit);
   }
 };
@@ -75,13 +79,14 @@ class ForwardOnChip : Member {
   __device__ __forceinline__ ForwardOnChip(const ForwardPass<Cell>& pass, int blocks, int cluster_rows)
       : Member(pass.steps, pass.batch, pass.units, pass.reverse, blocks, cluster_rows),
         pass_(pass),
-        lines_((blocks + S::kDepthWarps - 1) / S::kDepthWarps) {
+        part_lines_(S::lines_of(blocks)),
+        lines_(S::kDepthWarps * part_lines_) {
     auto* const memory = shared_memory<char>();
     barriers_ = {shared_address(memory)};
     weights_ = reinterpret_cast<uint4*>(memory + S::kBarrierBytes);
     messages_ = reinterpret_cast<Half*>(memory + S::kBarrierBytes + S::OwnWeights::shared_bytes(S::kFragments));
-    scales_ = reinterpret_cast<float*>(messages_ + 2 * padded_rows_ * blocks_ * kLine);
-    sums_ = scales_ + 2 * padded_rows_ * blocks_ * 4;
+    scales_ = reinterpret_cast<float*>(messages_ + 2 * padded_rows_ * lines_ * kLine);
+    sums_ = scales_ + 2 * padded_rows_ * lines_ * 4;
     gates_ = sums_ + 2 * padded_rows_ * S::kSumsPitch;
     states_ = gates_ + kStages * cluster_rows_ * kGates * kUnits;
     of_units_ = states_ + cluster_rows_ * kStates * kUnits;
@@ -120,10 +125,10 @@ class ForwardOnChip : Member {
 
  private:
   __device__ __forceinline__ Half* message_of(int64_t step, int row) const {
-    return messages_ + ((step & 1) * padded_rows_ + row) * blocks_ * kLine;
+    return messages_ + ((step & 1) * padded_rows_ + row) * lines_ * kLine;
   }
   __device__ __forceinline__ float* scale_of(int64_t step, int row, int line) const {
-    return scales_ + (((step & 1) * padded_rows_ + row) * blocks_ + line) * 4;
+    return scales_ + (((step & 1) * padded_rows_ + row) * lines_ + line) * 4;
   }
   // There are two, as a warp may write those of the next step while another reads.
   __device__ __forceinline__ float* sums_of(int64_t step, int row) const {
@@ -174,9 +179,8 @@ class ForwardOnChip : Member {
     for (int p = 0; p < Cell::kParameters; ++p) to[p * kUnits] = pass_.parameters[p][unit_];
   }
 
-  // The lines of this warp's depth.
-  __device__ __forceinline__ int first_line() const { return warp_ % S::kDepthWarps * lines_; }
-  __device__ __forceinline__ int line_count() const { return min(lines_, blocks_ - first_line()); }
+  // Of this warp's part of the depth.
+  __device__ __forceinline__ int first_line() const { return warp_ % S::kDepthWarps * part_lines_; }
 
   __device__ __forceinline__ void load_weights() {
     const int unit = rank_ * kUnits + warp_ / S::kDepthWarps * 16 + lane_ / 4;
@@ -184,7 +188,7 @@ class ForwardOnChip : Member {
     const int padded = pass_.weight.padded;
 #pragma unroll
     for (int k = 0; k < S::kTiles; ++k) {
-      if (k >= 2 * line_count()) break;
+      if (k >= 2 * part_lines_) break;
 #pragma unroll
       for (int i = 0; i < S::kFragments; ++i) {
         const Half* from = pass_.weight.halves[i % S::kHalves];
@@ -204,7 +208,7 @@ class ForwardOnChip : Member {
   // The message that the first step is told, a row a warp; zeros where there is no row or unit.
   __device__ __forceinline__ void load_first_message() {
     for (int row = warp_; row < padded_rows_; row += kWarps) {
-      for (int line = 0; line < blocks_; ++line) {
+      for (int line = 0; line < lines_; ++line) {
         const int unit = line * kUnits + lane_;
         const bool is_there = row < rows_ && unit < units_;
         const float value = is_there ? pass_.first_message[(first_row_ + row) * units_ + unit] : 0.0f;
@@ -214,7 +218,7 @@ class ForwardOnChip : Member {
         to[swizzled(lane_ / 8, row) * 8] = split.high;
         to[swizzled(lane_ / 8 + 4, row) * 8] = split.low;
         if (lane_ == 0) *scale_of(0, row, line) = scale;
-        if (row >= rows_) {
+        if (row >= rows_ || line >= blocks_) {
           // Nobody sends these.
           message_of(1, row)[line * kLine + lane_] = message_of(1, row)[line * kLine + 32 + lane_] = Half(0.0f);
           if (lane_ == 0) *scale_of(1, row, line) = 0.0f;
@@ -225,11 +229,27 @@ class ForwardOnChip : Member {
 
   // What the blocks of a cluster, this one among them, write into this one's memory.
   __device__ __forceinline__ uint32_t bytes_of_step() const {
-    return static_cast<uint32_t>(rows_ * S::row_bytes(blocks_));
+    return static_cast<uint32_t>(rows_ * blocks_ * S::line_bytes());
   }
 
   // The sums of this warp's part of the depth, of its units, for four rows at a time.
   __device__ __forceinline__ void multiply(int64_t step) {
+    if (part_lines_ == 1) {
+      multiply_lines<1>(step);
+    } else if (part_lines_ == 2) {
+      multiply_lines<2>(step);
+    } else if constexpr (S::kLines > 2) {
+      if (part_lines_ == 3) {
+        multiply_lines<3>(step);
+      } else {
+        multiply_lines<4>(step);
+      }
+    }
+  }
+
+  // The messages of all lines are on their way before the first is multiplied.
+  template <int kCount>
+  __device__ __forceinline__ void multiply_lines(int64_t step) {
     const int part = warp_ % S::kDepthWarps;
 #pragma unroll 1
     for (int tile = 0; tile * kTileRows < rows_; ++tile) {
@@ -237,28 +257,33 @@ class ForwardOnChip : Member {
       const uint32_t address =
           shared_address(message_of(step, row + lane_ % 8 / 2) + first_line() * kLine +
                          swizzled(lane_ % 2 * 4 + lane_ / 8, lane_ % 8 / 2) * 8);
-      const float* scales = scale_of(step, row + lane_ % 4, first_line());
+      const float* from = scale_of(step, row + lane_ % 4, first_line());
+      uint32_t columns[kCount][4];
+      float scales[kCount];
+#pragma unroll
+      for (int line = 0; line < kCount; ++line) {
+        ptx::ldmatrix(columns[line], address + static_cast<uint32_t>(2 * kLine * line));
+        scales[line] = from[4 * line];
+      }
       float sums[kGates][2] = {};
 #pragma unroll
-      for (int line = 0; line < S::kLines; ++line) {
-        if (line >= line_count()) break;
-        uint32_t columns[4];
-        ptx::ldmatrix(columns, address + static_cast<uint32_t>(2 * kLine * line));
-        const float scale = scales[4 * line];
+      for (int line = 0; line < kCount; ++line) {
+        float of_line[kGates][4] = {};
+#pragma unroll
+        for (int i = 0; i < 2 * S::kHalves; ++i) {
+          const int k = i / S::kHalves;
+#pragma unroll
+          for (int g = 0; g < kGates; ++g) {
+            uint32_t fragment[4];
+            fragments_.load(weights_, S::kFragments, 2 * line + k, g * S::kHalves + i % S::kHalves, fragment);
+            multiply_add<Half>(of_line[g], fragment, columns[line][2 * k], columns[line][2 * k + 1],
+                               of_line[g]);
+          }
+        }
 #pragma unroll
         for (int g = 0; g < kGates; ++g) {
-          float of_line[4] = {};
-#pragma unroll
-          for (int k = 0; k < 2; ++k) {
-#pragma unroll
-            for (int half = 0; half < S::kHalves; ++half) {
-              uint32_t fragment[4];
-              fragments_.load(weights_, S::kFragments, 2 * line + k, g * S::kHalves + half, fragment);
-              multiply_add<Half>(of_line, fragment, columns[2 * k], columns[2 * k + 1], of_line);
-            }
-          }
-          sums[g][0] = fmaf(of_line[0] + of_line[1], scale, sums[g][0]);
-          sums[g][1] = fmaf(of_line[2] + of_line[3], scale, sums[g][1]);
+          sums[g][0] = fmaf(of_line[g][0] + of_line[g][1], scales[line], sums[g][0]);
+          sums[g][1] = fmaf(of_line[g][2] + of_line[g][3], scales[line], sums[g][1]);
         }
       }
       float* to = sums_of(step, row + lane_ % 4) + part * kGates * kUnits + warp_ / S::kDepthWarps * 16 +
@@ -367,7 +392,8 @@ class ForwardOnChip : Member {
   }
 
   ForwardPass<Cell> pass_;
-  int lines_;  // of a warp's depth, at most
+  int part_lines_;  // of a warp's part of the depth
+  int lines_;       // of all parts
   CountedBarriers barriers_;
   uint4* weights_;
   Half* messages_;
