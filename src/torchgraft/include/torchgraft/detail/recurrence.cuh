@@ -6,8 +6,6 @@
 // memory bounds it, or its launch if it is small.
 #pragma once
 
-#include <torchgraft/detail/cublas_product.h>
-
 #include "../cuda.cuh"
 #include "recurrence_cuda_math.cuh"
 
@@ -15,6 +13,7 @@
 #include "recurrence_passes.h"
 
 #include "recurrence_on_chip.cuh"
+#include "recurrence_products.cuh"
 
 namespace torchgraft::recurrence {
 
@@ -49,34 +48,28 @@ class OnCuda {
     check_launch("a recurrence");
   }
 
-  // result = input @ weight.T. Of two bytes tensor cores make it, with sums in float.
+  // result = input @ weight.T, left @ right, and a tensor of a call as a factor for the latter.
   void multiply_inputs(const Tensor& input, const Tensor& weight, Tensor& result) const {
-    // Of deeper products, in a few tiles, cuBLAS 13 leaves out a part of the depth now and then.
-    constexpr int64_t kDeepest = 2048;
-    if (!has_two_bytes(input.scalar_type()) || input.size(1) > kDeepest) {
+    if (has_two_bytes(input.scalar_type())) {
+      multiply_two_bytes({{input, transposed(weight)}}, result);
+    } else {
       multiply_converted(input, weight, result);
-      return;
     }
-    using torch::stable::detail::from;
-    std::array<StableIValue, 4> stack = {from(input), from(transposed(weight)), from(result.scalar_type()),
-                                         from(result)};
-    check_call(torch_call_dispatcher("aten::mm", "dtype_out", stack.data(), TORCH_ABI_VERSION),
-               "recurrence: a product");
-    torch::stable::detail::to<Tensor>(stack[0]);
   }
-
-  // result = left @ right. Of factors in two matrices the products of tf32 are exact, and only that of both
-  // rests is left out.
   void multiply_factors(const Factor& left, const Factor& right, Tensor& result) const {
     if (!left.rest.has_value()) {
       multiply(left.matrix, right.matrix, result);
       return;
     }
-    internal::multiply(Cublas::tf32, left.matrix, right.matrix, result);
-    internal::multiply(Cublas::tf32, *left.rest, right.matrix, result, /*adds=*/true);
-    if (right.rest.has_value()) {
-      internal::multiply(Cublas::tf32, left.matrix, *right.rest, result, /*adds=*/true);
-    }
+    // That of both rests is less than what rounding loses.
+    std::vector<std::pair<Tensor, Tensor>> products = {{left.matrix, right.matrix}, {*left.rest, right.matrix}};
+    if (right.rest.has_value()) products.emplace_back(left.matrix, *right.rest);
+    multiply_two_bytes(products, result);
+  }
+  Factor factor_beside(const Factor& other, const Tensor& tensor, ScalarType computed) const {
+    if (!other.rest.has_value()) return {converted(tensor, computed)};
+    if (tensor.scalar_type() == ScalarType::BFloat16) return {tensor};
+    return in_two(tensor, launch_.stream());
   }
 
   // Whether the steps were run, all by one kernel.

@@ -175,8 +175,7 @@ inline Tensor column_sums(const Tensor& matrix) {
   return result;
 }
 
-// A matrix; or two that add up to it, of which the first has eleven bits of each number, as tf32 has, and the
-// other the rest.
+// A matrix; or two of bfloat16 that add up to it, the second what the first left of each number.
 struct Factor {
   Tensor matrix;
   std::optional<Tensor> rest = std::nullopt;
@@ -191,11 +190,6 @@ struct Factor {
 // All steps of a sequence as one matrix.
 inline Tensor as_matrix(const Tensor& sequence) {
   return torch::stable::view(sequence, {sequence.size(0) * sequence.size(1), sequence.size(2)});
-}
-
-inline std::optional<Tensor> as_matrix(const std::optional<Tensor>& sequence) {
-  if (!sequence.has_value()) return std::nullopt;
-  return as_matrix(*sequence);
 }
 
 template <typename T>

@@ -115,6 +115,10 @@ struct OnCpu {
   void multiply_factors(const Factor& left, const Factor& right, Tensor& result) const {
     multiply(left.matrix, right.matrix, result);
   }
+  // A tensor of a call as the factor that multiplies one in the type that is computed in.
+  Factor factor_beside(const Factor&, const Tensor& tensor, ScalarType computed) const {
+    return {converted(tensor, computed)};
+  }
 
   // Steps are run one by one.
   template <typename Cell, typename T, typename Steps>

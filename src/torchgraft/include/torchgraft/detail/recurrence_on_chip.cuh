@@ -10,8 +10,6 @@
 #include <optional>
 #include <tuple>
 
-#include <torchgraft/detail/cublas_product.h>
-
 #include "../device.cuh"
 #include "../numbers.h"
 #include "recurrence_on_chip_backward.cuh"
@@ -159,11 +157,6 @@ inline PreparedWeight prepared_weight(const Tensor& weight, int gates, Weights w
   return {elements, scales, {{high, low}, scales_to, padded}};
 }
 
-// float16 and bfloat16: a weight is one half, times a power of two.
-inline bool has_two_bytes(ScalarType dtype) {
-  return dtype == ScalarType::Half || dtype == ScalarType::BFloat16;
-}
-
 template <typename Cell, Weights kWeights>
 bool run_on_chip(ForwardSteps& steps, cudaStream_t stream) {
   using Shape = ForwardShape<Cell, kWeights>;
@@ -190,6 +183,14 @@ bool run_on_chip(ForwardSteps& steps, cudaStream_t stream) {
   return true;
 }
 
+// A place for a result of the steps back: the tensor; or what tensor cores multiply, if a call has two bytes.
+template <Weights kWeights>
+Kept kept(const Tensor& sequence, std::optional<Factor>& factor) {
+  if (kWeights == Weights::in_two_halves) return {mutable_data_of<float>(sequence), nullptr, nullptr};
+  factor = empty_factor(sequence.size(0) * sequence.size(1), sequence.size(2), sequence);
+  return {nullptr, mutable_data_of<BFloat16>(factor->matrix), mutable_data_of<BFloat16>(*factor->rest)};
+}
+
 template <typename Cell, Weights kWeights>
 bool run_on_chip(BackwardSteps& steps, cudaStream_t stream) {
   using Shape = BackwardShape<Cell, kWeights>;
@@ -211,19 +212,19 @@ bool run_on_chip(BackwardSteps& steps, cudaStream_t stream) {
     pass.parameters[p] = data_of<float>(steps.parameters[p]);
     pass.parameter_grads[p] = mutable_data_of<float>(steps.sums[p]);
   }
-  pass.gates_grad = mutable_data_of<float>(steps.gates_grad);
-  pass.message_gates_grad = mutable_data_of<float>(steps.message_gates_grad);
-  pass.messages = mutable_data_of<float>(steps.messages);
+  pass.gates_grad = kept<kWeights>(steps.gates_grad, steps.gates_grad_factor);
+  if (Cell::kGatesApart) pass.message_gates_grad = kept<kWeights>(steps.message_gates_grad, steps.message_gates_grad_factor);
+  pass.messages = kept<kWeights>(steps.messages, steps.messages_factor);
+  if (!Cell::kGatesApart) steps.message_gates_grad_factor = steps.gates_grad_factor;
   pass.message_grad = mutable_data_of<float>(steps.message_grad);
-  // Tensor cores multiply what comes of this, two numbers each: of numbers of two bytes that is exact enough.
-  if (kWeights == Weights::in_one_half && internal::can_multiply(as_matrix(steps.gates_grad), steps.weight_hh)) {
-    const auto rest_of = [](const Tensor& tensor) { return empty_contiguous(tensor.sizes(), tensor); };
-    steps.gates_grad_rest = rest_of(steps.gates_grad);
-    steps.message_gates_grad_rest = Cell::kGatesApart ? rest_of(steps.message_gates_grad) : steps.gates_grad_rest;
-    steps.messages_rest = rest_of(steps.messages);
-    pass.gates_grad_rest = mutable_data_of<float>(*steps.gates_grad_rest);
-    pass.message_gates_grad_rest = mutable_data_of<float>(*steps.message_gates_grad_rest);
-    pass.messages_rest = mutable_data_of<float>(*steps.messages_rest);
+  const auto sums = [&] {
+    return empty_contiguous({steps.sizes.batch, Cell::kGates * steps.sizes.units}, steps.gates);
+  };
+  steps.bias_sums = sums();
+  pass.bias_sums[0] = mutable_data_of<float>(*steps.bias_sums);
+  if constexpr (Cell::kGatesApart) {
+    steps.message_bias_sums = sums();
+    pass.bias_sums[1] = mutable_data_of<float>(*steps.message_bias_sums);
   }
   pass.steps = steps.sizes.steps;
   pass.batch = steps.sizes.batch;

@@ -14,8 +14,26 @@
 #pragma once
 
 #include "recurrence_cluster.cuh"
+#include "recurrence_products.cuh"
 
 namespace torchgraft::recurrence {
+
+// Where numbers are kept for the products at the end: as they are, or each as two of bfloat16.
+struct Kept {
+  float* numbers;
+  BFloat16* high;
+  BFloat16* low;
+
+  __device__ __forceinline__ void store(int64_t place, float value) const {
+    if (numbers != nullptr) {
+      numbers[place] = value;
+    } else {
+      const Split<BFloat16> both(value);
+      high[place] = both.high;
+      low[place] = both.low;
+    }
+  }
+};
 
 template <typename Cell>
 struct BackwardPass {
@@ -26,12 +44,10 @@ struct BackwardPass {
   const float* output_grad;    // (steps, batch, units), or null
   const float* initial[Cell::kStates];             // (batch, units) each
   const float* parameters[Cell::kParameters + 1];  // (units) each
-  float* gates_grad;                               // (steps, batch, gates * units)
-  float* message_gates_grad;                       // likewise, where gates are apart
-  float* messages;                                 // (steps, batch, units): that each step was told
-  float* gates_grad_rest;          // the rests of the three before, which are rounded to tf32 then; or null
-  float* message_gates_grad_rest;
-  float* messages_rest;
+  Kept gates_grad;                                 // (steps, batch, gates * units)
+  Kept message_gates_grad;                         // likewise, where gates are apart
+  Kept messages;                                   // (steps, batch, units): that each step was told
+  float* bias_sums[2];  // (batch, gates * units) each: the sums of both over the steps
   float* state_grads[Cell::kStates];               // (batch, units) each: of the last states, becomes that of the first
   float* message_grad;                             // (batch, units): becomes that of the first message
   float* parameter_grads[Cell::kParameters + 1];   // (batch, units) each: sums over the steps
@@ -66,7 +82,8 @@ class BackwardShape {
     const int64_t padded = (rows + kTileRows - 1) / kTileRows * kTileRows;
     return kBarrierBytes + OwnWeights::shared_bytes(columns_of(blocks) * kHalves) + kResultBytes +
            padded * (2 * blocks * kUnits * 4 + 2 * (2 * kPitch * 2 + 4)) +
-           4 * kUnits * (rows * (kStages * kPrefetched + Cell::kStates + Cell::kParameters) + kGates + Cell::kParameters);
+           4 * kUnits * (rows * (kStages * kPrefetched + Cell::kStates + Cell::kParameters +
+                               kGates * (1 + Cell::kGatesApart)) + kGates + Cell::kParameters);
   }
 };
 
@@ -96,7 +113,8 @@ class BackwardOnChip : Member {
     values_ = scales_ + 2 * padded_rows_;
     state_grads_ = values_ + kStages * S::kPrefetched * cluster_rows_ * kUnits;
     parameter_grads_ = state_grads_ + kStates * cluster_rows_ * kUnits;
-    of_units_ = parameter_grads_ + kParameters * cluster_rows_ * kUnits;
+    bias_sums_ = parameter_grads_ + kParameters * cluster_rows_ * kUnits;
+    of_units_ = bias_sums_ + kAllGates * cluster_rows_ * kUnits;
   }
 
   __device__ __forceinline__ void run() {
@@ -145,6 +163,9 @@ class BackwardOnChip : Member {
   }
   __device__ __forceinline__ float* state_grads_of(int row) const {
     return state_grads_ + row * kStates * kUnits + lane_;
+  }
+  __device__ __forceinline__ float* bias_sums_of(int row) const {
+    return bias_sums_ + row * kAllGates * kUnits + lane_;
   }
   __device__ __forceinline__ float* parameter_grads_of(int row) const {
     return parameter_grads_ + row * kParameters * kUnits + lane_;
@@ -228,6 +249,8 @@ class BackwardOnChip : Member {
       }
 #pragma unroll
       for (int p = 0; p < kParameters; ++p) parameter_grads_of(row)[p * kUnits] = 0.0f;
+#pragma unroll
+      for (int g = 0; g < kAllGates; ++g) bias_sums_of(row)[g * kUnits] = 0.0f;
     }
     if (warp_ != 0) return;
     float* const to = of_units_ + lane_;
@@ -299,26 +322,17 @@ class BackwardOnChip : Member {
 
   __device__ __forceinline__ void store(int64_t first, int row, const float (&results)[Unit::kWrites]) const {
     const int64_t gate = kGates * first + gate_of(row, kGates);
+    float* const sums = bias_sums_of(row);
 #pragma unroll
     for (int g = 0; g < kGates; ++g) {
-      const int64_t place = gate + g * units_;
-      keep(results[g], place, pass_.gates_grad, pass_.gates_grad_rest);
+      pass_.gates_grad.store(gate + g * units_, results[g]);
       if constexpr (Cell::kGatesApart) {
-        keep(results[kGates + g], place, pass_.message_gates_grad, pass_.message_gates_grad_rest);
+        pass_.message_gates_grad.store(gate + g * units_, results[kGates + g]);
       }
     }
-    keep(results[kAllGates + kStates + kParameters], first + state_of(row), pass_.messages,
-         pass_.messages_rest);
-  }
-  // In two numbers if there is a place for the rest.
-  __device__ __forceinline__ static void keep(float value, int64_t place, float* numbers, float* rests) {
-    if (rests == nullptr) {
-      numbers[place] = value;
-    } else {
-      const float most = rounded_to_tf32(value);
-      numbers[place] = most;
-      rests[place] = isinf(value) ? 0.0f : value - most;
-    }
+#pragma unroll
+    for (int g = 0; g < kAllGates; ++g) sums[g * kUnits] += results[g];
+    pass_.messages.store(first + state_of(row), results[kAllGates + kStates + kParameters]);
   }
 
   // What this block's gates give to the gradients of all units' messages, to the blocks of those units.
@@ -414,6 +428,10 @@ class BackwardOnChip : Member {
       for (int s = 0; s < kStates; ++s) pass_.state_grads[s][place] = state_grads_of(row)[s * kUnits];
 #pragma unroll
       for (int p = 0; p < kParameters; ++p) pass_.parameter_grads[p][place] = parameter_grads_of(row)[p * kUnits];
+#pragma unroll
+      for (int g = 0; g < kAllGates; ++g) {
+        pass_.bias_sums[g / kGates][gate_of(row, kGates) + g % kGates * units_] = bias_sums_of(row)[g * kUnits];
+      }
     }
   }
 
@@ -428,6 +446,7 @@ class BackwardOnChip : Member {
   float* values_;    // that come ahead
   float* state_grads_;
   float* parameter_grads_;
+  float* bias_sums_;
   float* of_units_;
   typename S::OwnWeights fragments_;
 };

@@ -175,10 +175,13 @@ struct BackwardSteps {
   Tensor gates_grad;                  // (steps, batch, gates * units)
   Tensor message_gates_grad;          // likewise; gates_grad itself unless the gates are apart
   Tensor messages;                    // (steps, batch, units): what each step was told
-  // The rests of the three before, if those were rounded to eleven bits.
-  std::optional<Tensor> gates_grad_rest;
-  std::optional<Tensor> message_gates_grad_rest;
-  std::optional<Tensor> messages_rest;
+  // What the three before have as two of bfloat16 each, if products are to be made of those.
+  std::optional<Factor> gates_grad_factor;
+  std::optional<Factor> message_gates_grad_factor;
+  std::optional<Factor> messages_factor;
+  // The sums of both gradients of gates over the steps, (batch, gates * units), if they were made on the way.
+  std::optional<Tensor> bias_sums;
+  std::optional<Tensor> message_bias_sums;
   Tensor message_grad;                // (batch, units): zeros; becomes that of the first message
   std::vector<Tensor> state_grads;    // (batch, units) each: of the last states; become those of the first
   std::vector<Tensor> sums;           // (batch, units) each: zeros; become the gradients of the parameters
@@ -261,6 +264,8 @@ std::vector<Tensor> backward(const Run& run, Given given, const Backward& pass) 
                            std::nullopt,
                            std::nullopt,
                            std::nullopt,
+                           std::nullopt,
+                           std::nullopt,
                            of_states(std::nullopt),
                            {},
                            {}};
@@ -276,43 +281,36 @@ std::vector<Tensor> backward(const Run& run, Given given, const Backward& pass) 
     for (const Tensor& each : steps.state_grads) rows.write(mutable_data_of<T>(each));
     run(rows.step());
 
-    const Factor grads = {as_matrix(gates_grad), as_matrix(steps.gates_grad_rest)};
-    const Factor message_grads = {as_matrix(steps.message_gates_grad),
-                                  as_matrix(steps.message_gates_grad_rest)};
-    const auto product = [&](bool is_wanted, const Factor& left, const auto& make_right) {
-      if (!is_wanted) return nothing_like(like);
-      const Factor right = make_right();
+    const auto factor = [](const Tensor& sequence, const std::optional<Factor>& in_two) {
+      return in_two.has_value() ? *in_two : Factor{as_matrix(sequence)};
+    };
+    const Factor grads = factor(gates_grad, steps.gates_grad_factor);
+    const Factor message_grads = factor(steps.message_gates_grad, steps.message_gates_grad_factor);
+    const auto product = [&](const Factor& left, const Factor& right) {
       Tensor result = empty({left.matrix.size(0), right.matrix.size(1)});
       run.multiply_factors(left, right, result);
       return converted(result, dtype);
     };
-    const auto bias_grad = [&](const Factor& rows) {
-      if (!pass.of_bias) return nothing_like(like);
-      Tensor sums = column_sums(rows.matrix);
-      if (rows.rest.has_value()) {
-        const Tensor more = column_sums(*rows.rest);
-        Rows<AddBias, T> both(1, width);
-        both.read(data_of<T>(sums));
-        both.read(data_of<T>(more));
-        both.write(mutable_data_of<T>(sums));
-        run(both.step());
-      }
-      return converted(sums, dtype);
+    const auto given_factor = [&](const Tensor& matrix) { return run.factor_beside(grads, matrix, computed); };
+    const auto bias_grad = [&](const Tensor& all, const std::optional<Tensor>& sums) {
+      return converted(column_sums(sums.has_value() ? *sums : as_matrix(all)), dtype);
     };
-    std::vector<Tensor> results;
-    Tensor input_grad =
-        product(pass.of_input, grads, [&] { return Factor{converted(given.weight_ih, computed)}; });
+    std::vector<Tensor> results(4, nothing_like(like));
     if (pass.of_input) {
-      input_grad = torch::stable::view(input_grad, {sizes.steps, sizes.batch, sizes.features});
+      results[0] = torch::stable::view(product(grads, given_factor(to_contiguous(given.weight_ih))),
+                                       {sizes.steps, sizes.batch, sizes.features});
     }
-    results.push_back(input_grad);
-    results.push_back(product(pass.of_weight_ih, grads.transposed(),
-                              [&] { return Factor{as_matrix(converted(given.input, computed))}; }));
-    results.push_back(product(pass.of_weight_hh, message_grads.transposed(), [&] {
-      return Factor{as_matrix(steps.messages), as_matrix(steps.messages_rest)};
-    }));
-    results.push_back(bias_grad(grads));
-    if constexpr (Cell::kGatesApart) results.push_back(bias_grad(message_grads));
+    if (pass.of_weight_ih) {
+      results[1] = product(grads.transposed(), given_factor(as_matrix(to_contiguous(given.input))));
+    }
+    if (pass.of_weight_hh) {
+      results[2] = product(message_grads.transposed(), factor(steps.messages, steps.messages_factor));
+    }
+    if (pass.of_bias) results[3] = bias_grad(gates_grad, steps.bias_sums);
+    if constexpr (Cell::kGatesApart) {
+      results.push_back(pass.of_bias ? bias_grad(steps.message_gates_grad, steps.message_bias_sums)
+                                     : nothing_like(like));
+    }
     for (const Tensor& each : steps.sums) results.push_back(converted(column_sums(each), dtype));
     for (const Tensor& each : steps.state_grads) results.push_back(converted(each, dtype));
     return results;

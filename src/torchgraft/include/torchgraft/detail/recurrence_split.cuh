@@ -56,12 +56,6 @@ struct Split {
   T low;
 };
 
-// A number rounded to nearest, to the eleven bits of tf32. Tensor cores would cut the others off.
-__device__ __forceinline__ float rounded_to_tf32(float number) {
-  constexpr uint32_t kHalf = 0x1000;
-  return isnan(number) ? number : __uint_as_float((__float_as_uint(number) + kHalf) & ~(2 * kHalf - 1));
-}
-
 // The magnitude of a number, or zero where it is not finite.
 __device__ __forceinline__ float finite_magnitude(float value) {
   const float size = fabsf(value);
