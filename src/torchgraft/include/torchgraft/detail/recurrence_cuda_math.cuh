@@ -51,10 +51,17 @@ struct CudaMath {
   static __device__ __forceinline__ T abs(T x) {
     return ::fabs(x);
   }
+  // Subnormal results are there too: times infinity they are infinite, and zero would be NaN.
+  static __device__ __forceinline__ float exp_of_far_below(float x) {
+    constexpr float kLog2E = 1.44269504f;
+    return ptx::ex2_approx_ftz(fmaf(x, kLog2E, 24.0f)) * 0x1p-24f;
+  }
+  static constexpr float kFarBelow = -87.0f;
   template <typename T>
   static __device__ __forceinline__ T exp(T x) {
     if constexpr (std::is_same_v<T, float>) {
-      return quick_exp(x);
+      const float far_below = exp_of_far_below(x);
+      return x < kFarBelow ? far_below : quick_exp(x);
     } else {
       return ::exp(x);
     }
@@ -78,7 +85,12 @@ struct CudaMath {
   }
   template <typename T>
   static __device__ __forceinline__ T sigmoid(T x) {
-    return reciprocal(T(1) + exp(-x));
+    if constexpr (std::is_same_v<T, float>) {
+      const float far_below = exp_of_far_below(x);
+      return x < kFarBelow ? far_below : reciprocal(1.0f + quick_exp(-x));
+    } else {
+      return T(1) / (T(1) + ::exp(-x));
+    }
   }
   template <typename T>
   static __device__ __forceinline__ T pow(T x, T y) {
