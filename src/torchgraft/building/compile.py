@@ -191,7 +191,8 @@ def build_once(
     def make(directory: Path) -> None:
         if os.environ.get("TORCHGRAFT_JIT") == "0":
             raise _ForbiddenError(
-                f"{namespace} has no compiled library in {cache.folder()}, and TORCHGRAFT_JIT=0 forbids compiling one"
+                f"{namespace} has no compiled library in {cache.folder()}, and TORCHGRAFT_JIT=0 forbids compiling one:"
+                " unset TORCHGRAFT_JIT, or set TORCHGRAFT_CACHE to a folder that has it"
             )
         defined = _precompiled(header) if header and not any(options.values()) else {}
         try:
@@ -416,7 +417,10 @@ def require_compiler(variable: str, names: Sequence[str], what: str) -> None:
     """Raises an error that names a missing compiler, in one line, before CMake starts."""
     named = os.environ.get(variable)
     if named and shutil.which(named.split()[0]) is None:
-        raise MissingToolError(f"the environment variable {variable} names {named}, but there is no such program")
+        raise MissingToolError(
+            f"the environment variable {variable} names {named}, but there is no such program: set it to a compiler, or"
+            " unset it"
+        )
     if not named and not any(shutil.which(name) for name in names):
         raise MissingToolError(f"there is no {what}, or set the environment variable {variable} to one")
 

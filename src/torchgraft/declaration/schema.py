@@ -199,7 +199,7 @@ def make_complete(name: str, arguments: Sequence[Argument]) -> Callable[..., tup
             elif argument.name in named:
                 found.append(named[argument.name])
             elif argument.default is REQUIRED:
-                raise TypeError(f"{name}: {argument.name} is missing")
+                raise TypeError(f"{name}: {argument.name} is missing, and has no default")
             else:
                 found.append(argument.default)
         return tuple(found)

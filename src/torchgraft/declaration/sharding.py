@@ -172,8 +172,8 @@ class Sharding:
             found = {} if shape is None else term.dimensions(len(shape))
             if found is None:
                 raise ShardingError(
-                    f"{self.operator}: {name} has the shape {tuple(shape or ())}, which is another number of dimensions"
-                    f" than its sharding {self.text!r} gives"
+                    f"{self.operator}: {name} has the shape {tuple(shape or ())}, but its sharding {self.text!r} is for"
+                    " another number of dimensions: `...` in a sharding stands for any number"
                 )
             dimensions.append(found)
         sizes: dict[str, list[Any]] = {}

@@ -132,7 +132,10 @@ def _make_rule(name: str) -> Callable[[Any], Any]:
         specs = [values[place] if place < len(values) else None for place, _ in sharding.tensors]
         mesh, *others = dict.fromkeys(spec.mesh for spec in specs if spec is not None)
         if others:
-            raise ShardingError(f"{operator.name}: all tensors must be on one mesh, got {mesh} and {others[0]}")
+            raise ShardingError(
+                f"{operator.name}: all tensors must be on one mesh, got {mesh} and {others[0]}: distribute them on the"
+                " same mesh"
+            )
         call = sharding.of([None if spec is None else spec.shape for spec in specs], values)
         here = [None if spec is None else tuple(map(_read, spec.placements)) for spec in specs]
         call.refuse_others(here)
