@@ -240,3 +240,21 @@ def test_the_readme_names_every_target_it_needs():
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"`make ([a-z-]+)`", "".join(page.read_text() for page in PAGES)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_every_listed_kernel_leads_to_a_file(monkeypatch):
+    """The table of docs/results finds the file of any kernel that a row may name."""
+    monkeypatch.syspath_prepend(ROOT / "tools/docs")
+    from kernel_files import file_of
+
+    tables = sorted((ROOT / "src/torchgraft/operators").glob("*/cuda/kernel_table.h"))
+    assert len(tables) > 1
+    for table in tables:
+        folder = table.parents[1]
+        names = re.findall(r"^  ROW\((\w+),", table.read_text(), re.MULTILINE)
+        assert names
+        for name in names:
+            # The kernel or its launcher is there, and not in another file.
+            assert re.search(rf"\b(?:launch_)?{name}\s*[(<]", file_of(folder, name).read_text()), name
+        with pytest.raises(LookupError, match="no file for the kernel nothing_such: name the kernel after its file"):
+            file_of(folder, "nothing_such")

@@ -62,7 +62,7 @@ def test_letters_that_make_no_sense_are_refused(declare, text, said):
     [
         ("f(Tensor(a!) x) -> ()", {"reference": lambda x: x + 1}, "writes to its arguments"),
         ("f(Tensor[] x) -> Tensor", {"reference": lambda x: x[0] + 1}, "lists of tensors"),
-        ("f(Tensor x, *, Tensor y) -> Tensor", {"reference": lambda x, y: x + y}, "must be named"),
+        ("f(Tensor x, *, Tensor y) -> Tensor", {"reference": lambda x, y: x + y}, "keyword-only tensors"),
         (
             "f(Tensor x, int seed) -> Tensor",
             {"reference": lambda x, seed: x + seed, "random": ("seed",)},
@@ -77,7 +77,7 @@ def test_what_dtensor_cannot_serve_declares_no_sharding(declare, schema, options
 
 def test_a_number_that_is_a_cut_size_must_be_named(declare):
     options = {"reference": lambda x, size: x[:, :size].clone(), "shapes": "n _ -> n size"}
-    with pytest.raises(ValueError, match="say size=c beside the arguments"):
+    with pytest.raises(ValueError, match="write size=c after the arguments"):
         declare("f(Tensor x, int size) -> Tensor", sharding="n c -> n c", **options)
 
 
@@ -286,7 +286,7 @@ def test_sizes_that_leave_a_device_without_a_part_are_gathered_with_a_warning():
         mesh = make_mesh([4])
         return torchgraft.depthwise_conv2d(lay(x, mesh, 1), lay(weight, mesh, 0)).full_tensor()
 
-    with pytest.warns(PerformanceWarning, match="depthwise_conv2d: input is gathered: sizes 3 cannot be cut 4 times"):
+    with pytest.warns(PerformanceWarning, match="input is gathered: sizes 3 cannot be cut into 4 parts"):
         found = run_on_devices(4, run)
     for each in found:
         torch.testing.assert_close(each, torch.nn.functional.conv2d(x, weight, groups=3))

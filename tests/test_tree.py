@@ -1,4 +1,4 @@
-"""The tree tells the story: every operator is the same room, and nothing general knows one by name."""
+"""The tree: every operator's folder has the same files, and code outside of these folders names no operator."""
 
 import ast
 import re

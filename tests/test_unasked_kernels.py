@@ -419,7 +419,8 @@ def test_a_missing_tool_is_named_with_what_to_install(monkeypatch, tmp_path):
     done = run("mul_constant", "--emulate")
     assert (done.exit_code, done.stderr) == (
         2,
-        "the environment variable CXX names no_such_compiler, but there is no such program\n",
+        "the environment variable CXX names no_such_compiler, but there is no such program: set it to a compiler, or"
+        " unset it\n",
     )
     monkeypatch.setenv("CXX", "")
     monkeypatch.setenv("CUDACXX", "")

@@ -1,4 +1,4 @@
-"""Questions about who takes part in a call beside its function: compilers, transforms, `torch.jit.trace`."""
+"""Tells whether a compiler, a transform of torch.func or `torch.jit.trace` takes part in a call."""
 
 import torch
 
@@ -6,14 +6,14 @@ from torchgraft._private import pytorch
 
 
 def is_jit_tracing() -> bool:
-    """Whether `torch.jit.trace` records what is called; sizes that are passed as numbers stay in its graph."""
+    """Whether `torch.jit.trace` records the call. Sizes that are passed as numbers become constants of its graph."""
     return not torch.compiler.is_compiling() and pytorch.jit_tracing()
 
 
 def may_write_results() -> bool:
-    """Whether a result that a function has just computed may be written to in place, which saves memory.
+    """Whether a function may write in place to a result that it has just computed, which saves memory.
 
-    Not while a compiler records, which decides about memory itself, nor in transforms of functions such as vmap: a
-    result may lack a dimension there that what is written has.
+    False while a compiler traces, because it manages memory itself. False in transforms such as vmap, because the
+    values that are written may have a batch dimension that the result lacks.
     """
     return not (torch.compiler.is_compiling() or pytorch.transform_active())

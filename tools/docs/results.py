@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from generated import ROOT, write_or_check
+from kernel_files import kernel_files
 from torchgraft.benchmarking.distribution import distribution_markdown, quantile
 from torchgraft.benchmarking.page import render_picture
 from torchgraft.benchmarking.predicting import kernels_today
@@ -148,10 +149,12 @@ def models() -> str:
     shown = (*gpu, *cpu)
     lines += [f"| {' | '.join(step.cells())} |" for step in shown]
     every = len(steps("cpu")) + len(steps("h200"))
-    said = f"A training step, before and after. Of {every} measured these are, on each machine, the one that gains "
-    said += "most, the one that gains least, and those evenly between. "
+    said = (
+        f"A training step, before and after. {every} were measured. For each machine the table shows the largest gain, "
+    )
+    said += "the smallest, and some that are evenly spaced between them. "
     earlier = sum(not step.is_current for step in shown)
-    said += f"{earlier} of them were measured at an earlier commit." if earlier else "All of them are current."
+    said += f"{earlier} of these rows were measured at an earlier commit." if earlier else "All rows are current."
     return "\n".join([*lines, "", said, ""])
 
 
@@ -310,7 +313,10 @@ def made() -> dict[Path | str, str]:
     """Returns all that is written: blocks of pages, and plots."""
     written: dict[Path | str, str] = {"models": models(), "origins": origins(), "layers": layers(), "slower": slower()}
     for chip in CHIPS:
-        written[f"rows-{chip}"] = as_markdown(report(chip), kernels_today(report(chip)))
+        today = kernels_today(report(chip))
+        written[f"rows-{chip}"] = as_markdown(report(chip), today)
+        if chip != "cpu":
+            written[f"kernel-files-{chip}"] = kernel_files(report(chip), today)
         written[RESULTS / chip / "bench.svg"] = render_picture(report(chip))
         if (RESULTS / chip / "gallery.json").is_file():
             written[f"gallery-{chip}"] = as_markdown(report(chip, "gallery"))

@@ -45,10 +45,12 @@ class Sources:
 
     def __init__(self, package: Path = PACKAGE) -> None:
         self._package = package
-        self._rooms = [path.parent for path in sorted(package.glob("operators/*/__init__.py"))] or [package]
-        if len(self._rooms) > 1 and 2 * sum(bool(_compiled(room, "cpu")) for room in self._rooms) < len(self._rooms):
+        self._folders = [path.parent for path in sorted(package.glob("operators/*/__init__.py"))] or [package]
+        if len(self._folders) > 1 and 2 * sum(bool(_compiled(folder, "cpu")) for folder in self._folders) < len(
+            self._folders
+        ):
             # A wheel holds every declaration, and the kernels of one operator as an example to read.
-            self._rooms = []
+            self._folders = []
 
     # A thousand rows ask some thirty questions.
     @cache  # noqa: B019  as long as the sources
@@ -62,13 +64,13 @@ class Sources:
             ran: names of the kernels that ran, if they are known.
         """
         schema = re.compile(rf"""["']\w+::{re.escape(name)}\(""")
-        for room in self._rooms:
-            modules = sorted(room.glob("*.py"))
-            if len(self._rooms) == 1 or any(schema.search(_text(path)) for path in modules):
-                has_kernel = (device.upper(), name) in _registered(_compiled(room, device))
+        for folder in self._folders:
+            modules = sorted(folder.glob("*.py"))
+            if len(self._folders) == 1 or any(schema.search(_text(path)) for path in modules):
+                has_kernel = (device.upper(), name) in _registered(_compiled(folder, device))
                 declaration = [path for path in modules if _declares(path)]
                 modules = self._layers(declaration or modules) if gradients or not has_kernel else []
-                return self._hash((path for path in modules if path.stem not in _INPUTS), [room], device, ran)
+                return self._hash((path for path in modules if path.stem not in _INPUTS), [folder], device, ran)
         return ""
 
     @cache  # noqa: B019  as long as the sources
@@ -76,33 +78,33 @@ class Sources:
         """Returns the hash of a module, of the layers and operators that it imports, and of their kernels."""
         package, *parts = name.split(".")
         start = self._package.joinpath(*parts).with_suffix(".py")
-        is_there = package == self._package.name and start.is_file() and self._rooms
+        is_there = package == self._package.name and start.is_file() and self._folders
         return self._hash(self._layers([start]), None, device, ran) if is_there else ""
 
     def of_calls(self, device: str) -> str:
         """Returns the hash of all that a call of any operator runs: the declarations and whatever they import."""
-        declared = [path for room in self._rooms for path in sorted(room.glob("*.py")) if _declares(path)]
+        declared = [path for folder in self._folders for path in sorted(folder.glob("*.py")) if _declares(path)]
         return self._hash(_reached(declared, self._imported), None, device)
 
     def kernels_among(self, names: Iterable[str]) -> tuple[str, ...]:
         """Returns those of the names of kernels that are ours."""
-        sources = [source for room in self._rooms for source in _compiled(room, "cuda")]
+        sources = [source for folder in self._folders for source in _compiled(folder, "cuda")]
         ours = {kernel for file in _reached(sources, self._included) for kernel in _kernels_in(file)}
         return tuple(sorted({name.partition("<")[0] for name in names} & ours))
 
-    def _hash(self, modules: Iterable[Path], rooms: list[Path] | None, device: str, ran: tuple[str, ...] = ()) -> str:
-        """Returns the hash of modules and of the kernels in rooms; by default in those that hold a module."""
+    def _hash(self, modules: Iterable[Path], folders: list[Path] | None, device: str, ran: tuple[str, ...] = ()) -> str:
+        """Returns the hash of modules and of the kernels in folders; by default in those that hold a module."""
         modules = list(modules)
-        if rooms is None:
-            rooms = [room for room in self._rooms if any(room in module.parents for module in modules)]
-        sources = [source for room in rooms for source in self._serving(room, device, ran)]
+        if folders is None:
+            folders = [folder for folder in self._folders if any(folder in module.parents for module in modules)]
+        sources = [source for folder in folders for source in self._serving(folder, device, ran)]
         texts = {*map(_code, _reached(sources, self._included)), *(self._options(device) if sources else ())}
         joined = "\0".join(sorted({*texts, *(repr(_shape(_parsed(_text(each)))) for each in modules)}))
         return hashlib.sha256(joined.encode()).hexdigest()[:16] if joined else ""
 
-    def _serving(self, room: Path, device: str, ran: tuple[str, ...]) -> list[Path]:
-        """Returns the sources in a room without those that are only there for kernels that did not run."""
-        kernels = {source: self._kernels_of(source) for source in _compiled(room, device)}
+    def _serving(self, folder: Path, device: str, ran: tuple[str, ...]) -> list[Path]:
+        """Returns the sources in a folder without those that are only there for kernels that did not run."""
+        kernels = {source: self._kernels_of(source) for source in _compiled(folder, device)}
         if not set(ran) & {name for names in kernels.values() for name in names}:
             return list(kernels)
         return [source for source, names in kernels.items() if not names or names & set(ran)]
@@ -171,11 +173,11 @@ def _reached(starts: Iterable[Path], further: Callable[[Path], Iterable[Path]]) 
     return list(found)
 
 
-def _compiled(room: Path, device: str) -> list[Path]:
-    """Returns the sources in a room for a kind of device; below it too if it is a package, and not anybody's folder."""
-    depth = "**/" if (room / "__init__.py").is_file() else ""
+def _compiled(folder: Path, device: str) -> list[Path]:
+    """Returns the sources in a folder for a kind of device; those below it too, if it is a package of Python."""
+    depth = "**/" if (folder / "__init__.py").is_file() else ""
     suffix = _SUFFIXES.get(device)
-    return sorted(path.resolve() for path in room.glob(f"{depth}*{suffix}")) if suffix else []
+    return sorted(path.resolve() for path in folder.glob(f"{depth}*{suffix}")) if suffix else []
 
 
 def _declares(path: Path) -> bool:

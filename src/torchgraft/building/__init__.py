@@ -1,4 +1,4 @@
-"""Kernels become libraries here: compiled by CMake, kept in a cache, and loaded; from files, or from text."""
+"""Makes libraries of kernels, from files or from text: compiles them with CMake, caches them, and loads them."""
 
 from torchgraft.building.compile import (
     BuildError,

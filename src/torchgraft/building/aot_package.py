@@ -22,12 +22,12 @@ def package(
 ) -> Path:
     """Compiles an exported program ahead of time, into a file that a C++ program runs without Python.
 
-    It is what `torch._inductor.aoti_compile_and_package` makes, and it says in its metadata which inputs it takes and
-    which of torchgraft's operators it calls, or of a package made by its tools: `torchgraft::Package` in C++ compares
-    that with what it is given, and names what is missing.
+    `torch._inductor.aoti_compile_and_package` makes the file. Its metadata lists the inputs of the program, and the
+    operators that it calls, torchgraft's and those of packages made with it. `torchgraft::Package` in C++ compares the
+    lists with the tensors and libraries that it has, and names what is missing.
 
     Args:
-        program: what torch.export made of a model, on the device on which it is to run.
+        program: a model that torch.export has exported, on the device on which it is to run.
         path: of the file, which ends in `.pt2`.
         options: for Inductor, as `{"max_autotune": True}`.
 
@@ -45,8 +45,8 @@ def package(
 
     _expect_shared_standard_library(os.environ.get("CXX") or "g++")
     said = "\n".join((*_operators(program), *_inputs(program)))
-    # Exporting counts on sizes of 2 and more where it knows nothing else, and AOTInductor would refuse a batch of one
-    # image. What is compiled computes that as it should; the range that the program was exported for, C++ compares.
+    # If nothing else is known, torch.export assumes sizes of 2 and more, and AOTInductor would refuse a batch of one
+    # image. The compiled code computes such a batch correctly; `torchgraft::Package` checks the exported range instead.
     lower = "aot_inductor.check_lowerbound"
     given = {**({lower: False} if lower in config.get_config_copy() else {}), **(options or {})}
     metadata = {**given.pop("aot_inductor.metadata", {}), "torchgraft": said}
@@ -57,23 +57,24 @@ def package(
 
 
 def _expect_shared_standard_library(compiler: str) -> None:
-    """Raises where a compiler would link a copy of libstdc++ into a package: the process that loads it crashes."""
+    """Raises an error if a compiler would link libstdc++ into a package, which crashes the process that loads it."""
     try:
         asked = [*compiler.split(), "-print-file-name=libstdc++.so"]
         said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
     except OSError:
-        # Inductor says what is wrong with it.
+        # The compiler does not run, and Inductor reports that.
         return
-    # Of a file that is not there a compiler says the bare name.
+    # A compiler prints the bare name of a file that it does not find.
     if said == "libstdc++.so" and sys.platform == "linux":
         raise RuntimeError(
             f"{compiler} has no libstdc++.so. It would link libstdc++ statically into the package, and the process that"
-            " loads the package would crash, as PyTorch has another copy. Let the variable CXX name another compiler"
+            " loads the package would crash, as PyTorch has another copy. Set the environment variable CXX to another"
+            " compiler"
         )
 
 
 def _operators(program: torch.export.ExportedProgram) -> Iterator[str]:
-    """A line for each of our operators that a program calls: its name, and the words of its arguments and results."""
+    """A line for each of our operators that a program calls: its name, and the types of its arguments and results."""
     names = {node.target.name(): node for node in program.graph.nodes if isinstance(node.target, torch._ops.OpOverload)}
     for name, operator in Operator.registered.items():
         if name not in names:
@@ -107,14 +108,14 @@ def _inputs(program: torch.export.ExportedProgram) -> Iterator[str]:
 
 
 def _layout(value: Tensor) -> str:
-    """How an input must lie in memory, as what is compiled counts on the strides of the example."""
+    """The layout that an input must have, because the compiled code relies on the strides of the example."""
     if value.is_contiguous():
         return "contiguous"
     return "channels_last" if value.is_contiguous(memory_format=torch.channels_last) else "any"
 
 
 def _size(program: torch.export.ExportedProgram, size: Any) -> str:
-    """A size in words: 8, or a range as 1..64, or 1.. where it has no end."""
+    """A size as text: 8, a range such as 1..64, or 1.. without an upper limit."""
     if isinstance(size, int):
         return str(size)
     known = program.range_constraints.get(size.node.expr)

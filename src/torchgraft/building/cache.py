@@ -1,8 +1,8 @@
-"""A cache of what was compiled: by the bytes that it is made of, for any number of processes at once.
+"""A cache of compiled libraries, by a hash of everything that they are made from, for many processes at once.
 
-What is made goes into a folder of its own first, and into its place in one step, so that whoever looks finds all of it
-or nothing. A lock saves others the same work, and nothing but work depends on it. The cache is the user's own: nothing
-is taken from where somebody else may write.
+An entry is made in a temporary folder and moved into its place in one step, so that a process finds a whole entry or
+none. A lock keeps processes from making the same entry at the same time; the cache is correct without it. The cache
+belongs to the user: nothing is loaded from a folder that somebody else may write to.
 """
 
 import atexit
@@ -21,20 +21,20 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-# The file in an entry that says what else is in it.
+# The file that lists the other files of an entry, with their hashes.
 _CONTENT = "content.json"
-# After which nobody waits for another process any longer, and makes it too.
+# A process waits so long for another one that makes the same entry, and then makes it too.
 _PATIENCE_SECONDS = 600.0
 _LOOKS_A_SECOND = 20
-# What nobody took for so long goes when something else is made, and what a process that died left behind.
-# An environment weighs gigabytes.
+# When an entry is made, others are removed that nobody has used for so long, and what processes that died left behind.
+# Environments are removed earlier, because they take gigabytes.
 _UNUSED_SECONDS, _UNUSED_ENVIRONMENT_SECONDS, _LEFT_SECONDS = 60 * 86400.0, 30 * 86400.0, 86400.0
-# What an environment is called while it is made.
+# The beginning of an environment's name while it is made.
 _MAKING = ".making-"
 
 
 def folder() -> Path:
-    """Where the cache lies: TORCHGRAFT_CACHE names it; else it is `torchgraft` in the user's folder of caches."""
+    """The folder of the cache: TORCHGRAFT_CACHE, or by default `torchgraft` in the user's folder of caches."""
     if own := os.environ.get("TORCHGRAFT_CACHE"):
         return Path(own).absolute()
     # Not Path.home(), which raises an error for a user whom the system does not know.
@@ -43,19 +43,19 @@ def folder() -> Path:
 
 
 def find(key: str) -> Path | None:
-    """The folder of what was made for a key, where it is there, whole, and the user's own."""
+    """Returns the folder of an entry; None if it is missing or damaged, or if others may write to the cache."""
     made = folder() / "made"
     return made / key if not _why_unsafe(made) and _is_whole(made / key) else None
 
 
 def keep(key: str, make: Callable[[Path], None]) -> Path:
-    """The folder of what was made for a key; made now where it is not there.
+    """Returns the folder of an entry, and makes the entry if it is missing.
 
-    Where the cache cannot be written, or others may write there, it is made for this process alone, with a warning.
+    If the cache is not writable, or others may write to it, the entry is made for this process alone, with a warning.
 
     Args:
-        key: a word for all that it is made of.
-        make: fills a folder that is empty; what it raises is raised, and nothing is kept then.
+        key: stands for everything that the entry is made from.
+        make: fills an empty folder. If it raises an error, this function raises it too, and keeps nothing.
 
     Raises:
         OSError: no folder at all can be written.
@@ -75,13 +75,13 @@ def keep(key: str, make: Callable[[Path], None]) -> Path:
 
 
 def keep_environment(name: str, make: Callable[[Path], None]) -> Path:
-    """A folder of the cache that may be changed, such as an environment of Python; made now where it is not there.
+    """Returns a folder of the cache that may be changed, such as an environment of Python; makes it if it is missing.
 
-    It goes once nobody has asked for it for a month.
+    It is removed if it is not asked for during a month.
 
     Args:
         name: of the folder.
-        make: makes it at a path; what it raises is raised, and nothing is kept then.
+        make: makes it at a path. If it raises an error, this function raises it too, and keeps nothing.
 
     Raises:
         OSError: the cache cannot be written.
@@ -91,12 +91,12 @@ def keep_environment(name: str, make: Callable[[Path], None]) -> Path:
     for each in (place.parent, root / "locks"):
         each.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (root / "locks" / name).open("w") as lock:
-        # Others wait for as long as it takes to make; nobody removes it meanwhile.
+        # Others wait until it is made, and nobody removes it before.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if place.is_dir():
             os.utime(place)
             return place
-        # Made aside and moved: what is stopped half way is not taken for whole.
+        # Made elsewhere and then moved, so that a half-made folder is not taken for a whole one.
         with tempfile.TemporaryDirectory(prefix=_MAKING, dir=place.parent) as aside:
             made = Path(aside, name)
             make(made)
@@ -107,12 +107,12 @@ def keep_environment(name: str, make: Callable[[Path], None]) -> Path:
 
 
 def why_unusable() -> str:
-    """Why nothing can be kept, for a person to read; empty where the cache, made if need be, is as it must be."""
+    """Returns why the cache cannot be used, in words for a message; empty if it can. Makes its folders if need be."""
     root = folder()
     try:
         for each in ("made", "making", "locks"):
             (root / each).mkdir(mode=0o700, parents=True, exist_ok=True)
-        # It may be there and not be writable.
+        # The folders may exist and not be writable.
         with tempfile.TemporaryDirectory(dir=root / "making"):
             return _why_unsafe(root / "made")
     except OSError as error:
@@ -120,7 +120,7 @@ def why_unusable() -> str:
 
 
 def _why_unsafe(made: Path) -> str:
-    """Why nothing is taken from a folder; empty where it is the user's own."""
+    """Returns why nothing is loaded from a folder; empty if only the user may write to it."""
     try:
         found = made.stat()
     except OSError as error:
@@ -143,7 +143,7 @@ def _digest(path: Path) -> str:
 
 
 def _make_at(place: Path, apart: Path, make: Callable[[Path], None]) -> None:
-    """Makes an entry in a folder of its own, and puts it in its place in one step."""
+    """Makes an entry in a temporary folder, and moves it into its place in one step."""
     built = Path(tempfile.mkdtemp(dir=apart))
     try:
         make(built)
@@ -154,7 +154,7 @@ def _make_at(place: Path, apart: Path, make: Callable[[Path], None]) -> None:
 
 
 def _write_content(built: Path) -> None:
-    """Says what is in a folder, once all of it has reached the disk."""
+    """Lists the files of a folder with their hashes, and writes all of them to the disk."""
     files = sorted(path for path in built.rglob("*") if path.is_file())
     (built / _CONTENT).write_text(json.dumps({str(path.relative_to(built)): _digest(path) for path in files}))
     for path in (*files, built / _CONTENT):
@@ -163,7 +163,7 @@ def _write_content(built: Path) -> None:
 
 
 def _put(built: Path, place: Path) -> None:
-    """Puts a folder in its place; where a whole one is there already, that stays."""
+    """Moves a folder into its place. If a whole one is there already, that one stays."""
     while True:
         try:
             built.rename(place)
@@ -173,15 +173,15 @@ def _put(built: Path, place: Path) -> None:
                 raise
         if _is_whole(place):
             return
-        # Something broke it: it goes where what is left behind goes.
+        # The folder there is damaged, and is moved away and removed.
         with contextlib.suppress(FileNotFoundError), tempfile.TemporaryDirectory(dir=built.parent) as aside:
             place.rename(Path(aside) / place.name)
 
 
 @contextlib.contextmanager
 def _others_waited_for(lock: Path, is_there: Callable[[], bool]) -> Iterator[None]:
-    """A scope that one process is in at a time; who waits goes in at the end of its patience, or once it is there."""
-    # Never removed: who holds a lock on a file that is gone holds nothing.
+    """A scope for one process at a time. Others enter when the entry is there, or after `_PATIENCE_SECONDS`."""
+    # The file is never removed: a lock on a removed file excludes nobody.
     with lock.open("w") as file:
         end = time.monotonic() + _PATIENCE_SECONDS
         while time.monotonic() < end:
@@ -202,7 +202,7 @@ def _own_folder() -> Path:
 
 
 def _remove_own(made: Path, process: int) -> None:
-    # A fork would take it away from its parent.
+    # A forked process must not remove the folder of its parent.
     if os.getpid() == process:
         shutil.rmtree(made, ignore_errors=True)
 
@@ -220,7 +220,7 @@ def _keep_for_this_process(key: str, make: Callable[[Path], None], why: str) -> 
 
 
 def _tidy(root: Path) -> None:
-    """Removes what nobody has use for."""
+    """Removes entries that were not used for long, and what processes left behind."""
     now = time.time()
     for kind, seconds in (("made", _UNUSED_SECONDS), ("making", _LEFT_SECONDS)):
         for each in root.glob(f"{kind}/*"):
@@ -234,7 +234,7 @@ def _tidy(root: Path) -> None:
                 _remove_where_older(each, _LEFT_SECONDS)
                 continue
             with (root / "locks" / each.name).open("w") as lock:
-                # Somebody who asks for it now marks it as used before this is looked at, or waits and makes it anew.
+                # A process that asks for it now has either marked it as used already, or waits and makes it again.
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _remove_where_older(each, _UNUSED_ENVIRONMENT_SECONDS)
 
@@ -242,6 +242,6 @@ def _tidy(root: Path) -> None:
 def _remove_where_older(place: Path, seconds: float) -> None:
     """Removes a folder that was marked as used longer ago than that."""
     if time.time() - place.stat().st_mtime > seconds:
-        # Renamed first: what is half removed would be taken for whole.
+        # Renamed first, so that a half-removed folder is not taken for a whole one.
         with tempfile.TemporaryDirectory(prefix=_MAKING, dir=place.parent) as aside:
             place.rename(Path(aside) / place.name)

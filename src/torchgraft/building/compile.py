@@ -1,4 +1,4 @@
-"""Builds kernels: yours by the same CMake module that builds ours."""
+"""Compiles kernels into libraries: an author's with the same CMake module as torchgraft's own."""
 
 import errno
 import fcntl
@@ -24,18 +24,18 @@ from torchgraft import native
 from torchgraft.building import cache
 
 Sanitizer = Literal["address", "thread"]
-# In the place of architectures: all that torchgraft supports, which the CMake module lists.
+# Given instead of architectures: all that torchgraft supports, which the CMake module lists.
 SUPPORTED = "supported"
-# CMake 3.25.2 is the first that knows how nvcc is asked for C++20.
+# CMake 3.25.2 is the first version that knows nvcc's option for C++20.
 OLDEST_CMAKE, OLDEST_CMAKE_FOR_CUDA = "3.24", "3.25.2"
 
 _MODULE = Path(__file__).parents[1] / "cmake/TorchgraftKernels.cmake"
 # As compilers write it: `file.cpp:3:7: error: ...`, `file.cu(3): error: ...`, `fatal error: ...`; not `-Werror`.
 _ERROR = re.compile(r"\berror(?: [#A-Z]*\d+)?: |^CMake Error", re.MULTILINE)
-# Of what a tool says from its first error on: enough for the line, the code and the mark under it.
+# The number of lines shown from a tool's first error on: enough for the message, the code and the mark below it.
 _ERROR_LINES = 8
 _NO_SPACE = os.strerror(errno.ENOSPC)
-# Where Ninja speaks again.
+# The beginning of a line of Ninja's own.
 _NINJA = re.compile(r"\[\d+/\d+\] |FAILED: |ninja: ")
 
 _CMAKE_LISTS = """\
@@ -72,8 +72,8 @@ def build(
 ) -> None:
     """Compiles kernels into `<namespace>_cpu.so` and `<namespace>_cuda.so`, the names that `native.load` looks for.
 
-    What did not change since the last time is not compiled again. Several may build in one folder, and each finds its
-    library whole: they take turns, and a library takes the place of the one before in one step.
+    Sources that did not change since the last build are not compiled again. Several processes may build in one folder:
+    they take turns, and each library is replaced in one step.
 
     Args:
         namespace: of the operators in `torch.ops`.
@@ -87,12 +87,12 @@ def build(
             `SUPPORTED`: all that are supported. None: those that the environment variable CUDAARCHS names, or that of
             this machine's GPU, or else all that are supported.
         native: whether the CPU library is for this machine's processor alone, with its widest vectors.
-        schemas: what torchgraft.authoring.cpp has written: `<namespace>_schemas.so` is made of it, which C++ programs
+        schemas: the file that torchgraft.authoring.cpp writes. It becomes `<namespace>_schemas.so`, which C++ programs
             without Python load.
         defined: further variables for CMake.
 
     Raises:
-        MissingToolError: there is no CMake, Ninja or compiler, or CMake is too old; a BuildError too.
+        MissingToolError: there is no CMake, Ninja or compiler, or CMake is too old. It is a BuildError.
         BuildError: the first error of the compiler.
         OSError: the directory cannot be written.
     """
@@ -132,7 +132,8 @@ def build(
     }
     # The architectures of an earlier build in this folder are forgotten.
     arguments = ["-UCMAKE_CUDA_ARCHITECTURES", *(f"-D{name}={value}" for name, value in options.items())]
-    # Given back by whoever ends, however it ends; the file stays, as a lock on one that is gone locks nothing.
+    # The system releases the lock when a process ends, however it ends. The file stays, because a lock on a removed
+    # file excludes nobody.
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         (folder / "CMakeLists.txt").write_text(lists)
@@ -164,25 +165,25 @@ def build_once(
 ) -> Path:
     """Builds kernels as `build` does, unless the cache (`torchgraft.building.cache`) has them from the same sources.
 
-    The same are the bytes of the sources and of the headers that they include, the options, compilers, PyTorch and this
-    package. Any number of processes may ask at once, and end at any time.
+    "The same" means: the bytes of the sources and of the headers that they include, the options, the compilers, PyTorch
+    and this package. Any number of processes may call this at once, and may end at any time.
 
     Args:
         namespace: of the operators in `torch.ops`.
         sources: as `build` takes them.
         sanitizer: as `build` takes it.
-        cuda: as there.
-        native: as there.
-        header: one of torchgraft's, with which each source for the CPU begins, as `torchgraft/cpu.h`: it is compiled
-            once for all that begin with it. Empty: none.
+        cuda: as `build` takes it.
+        native: as `build` takes it.
+        header: a header of torchgraft with which each source for the CPU begins, such as `torchgraft/cpu.h`. It is
+            compiled once, for all sources that begin with it. Empty: none.
 
     Returns:
-        The folder of the libraries, which nobody may write to.
+        The folder of the libraries. It belongs to the cache: do not write to it.
 
     Raises:
-        MissingToolError: there is no CMake, Ninja or compiler; a BuildError too.
-        BuildError: the first error of the compiler; or there is nothing in the cache, and TORCHGRAFT_JIT=0 forbids to
-            compile; or there is no room.
+        MissingToolError: there is no CMake, Ninja or compiler. It is a BuildError.
+        BuildError: the first error of the compiler; or the cache has no library, and TORCHGRAFT_JIT=0 forbids compiling
+            one; or the disk is full.
     """
     options = {"sanitizer": sanitizer, "cuda": cuda, "native": native}
     key = f"{namespace}-{_identity(namespace, sources, options)}"
@@ -190,13 +191,14 @@ def build_once(
     def make(directory: Path) -> None:
         if os.environ.get("TORCHGRAFT_JIT") == "0":
             raise _ForbiddenError(
-                f"{namespace} has no compiled library in {cache.folder()}, and TORCHGRAFT_JIT=0 forbids compiling one"
+                f"{namespace} has no compiled library in {cache.folder()}, and TORCHGRAFT_JIT=0 forbids compiling one:"
+                " unset TORCHGRAFT_JIT, or set TORCHGRAFT_CACHE to a folder that has it"
             )
         defined = _precompiled(header) if header and not any(options.values()) else {}
         try:
             build(namespace, sources, directory, sanitizer=sanitizer, cuda=cuda, native=native, defined=defined)
         except BuildError as error:
-            # The folder goes, and what the compiler said stays for a day.
+            # The folder is removed, and the compiler's output is kept for a day.
             for log in (directory / "build").glob("*/build.log"):
                 kept = shutil.copy(log, directory.with_suffix(".log"))
                 raise BuildError(str(error).replace(str(log), str(kept))) from None
@@ -214,10 +216,9 @@ def build_once(
 
 
 def _precompiled(header: str) -> dict[str, str]:
-    """Variables for CMake with which sources find a header of torchgraft compiled, where the compiler is GCC.
+    """Returns variables for CMake with which GCC finds a compiled header of torchgraft; none for other compilers.
 
-    Others find compiled headers in other ways. What is compiled does not depend on it: a compiled header that does not
-    fit is passed over.
+    The libraries do not depend on it: GCC ignores a compiled header that does not fit.
     """
     if "Free Software Foundation" not in version_of(os.environ.get("CXX") or "c++"):
         return {}
@@ -238,19 +239,20 @@ def _precompiled(header: str) -> dict[str, str]:
 
 
 def load(namespace: str, sources: Sequence[Path], *, cuda: bool | None = None) -> None:
-    """Loads the libraries of a package: built from its sources, or kept from an earlier build, or else those in `lib`.
+    """Loads the libraries of a package: built from its sources, or from the cache, or those in its folder `lib`.
 
-    A wheel has no sources, and its libraries lie in a folder `lib` where the sources lay. Where both are there, the
-    sources decide, as the libraries may be older; those are taken, with a warning, where nothing can be compiled.
+    A wheel has no sources: a folder `lib` with the libraries stands where they were. If there are both sources and
+    libraries, the libraries may be older, so new ones are built. If nothing can be compiled, those in `lib` are loaded
+    with a warning.
 
     Args:
         namespace: of the operators in `torch.ops`.
         sources: the files, as `build` takes them.
-        cuda: whether to build those for CUDA too. None: where there is a GPU and a compiler for it.
+        cuda: whether to build the CUDA library too. None: if there is a GPU and a compiler for it.
 
     Raises:
-        MissingToolError: there is no CMake, Ninja or compiler, and there are no libraries; a BuildError too.
-        BuildError: as of `build_once`.
+        MissingToolError: there is no CMake, Ninja or compiler, and there are no libraries. It is a BuildError.
+        BuildError: as for `build_once`.
     """
     folders = dict.fromkeys(path.parent / "lib" for path in sources)
     names = [f"{namespace}_{device}.so" for device in ("cpu", "cuda")]
@@ -276,12 +278,12 @@ def load(namespace: str, sources: Sequence[Path], *, cuda: bool | None = None) -
 
 
 def can_build_cuda(sources: Sequence[Path]) -> bool:
-    """Whether kernels for CUDA are among sources, and there is a GPU and a compiler for them."""
+    """Whether there are CUDA kernels among the sources, a GPU, and a compiler for them."""
     wanted = any(path.suffix == ".cu" for path in sources)
     return wanted and torch.cuda.is_available() and shutil.which(os.environ.get("CUDACXX", "nvcc")) is not None
 
 
-# What else decides what a compiler makes of sources.
+# Environment variables that change what a compiler makes of sources.
 _VARIABLES = (
     *("CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CPATH", "CPLUS_INCLUDE_PATH"),
     *("CUDAFLAGS", "CUDAARCHS", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"),
@@ -290,16 +292,16 @@ _INCLUDE = re.compile(rb"^[ \t]*#[ \t]*include(?:_next)?\b[ \t]*(.*)$", re.MULTI
 
 
 def _identity(namespace: str, sources: Sequence[Path], options: dict[str, Any]) -> str:
-    """A word for all that decides what is built of sources with the options of `build_once`."""
+    """Returns a hash of everything that decides the libraries that `build_once` makes."""
     made_of = hashlib.sha256(repr((namespace, sorted(options.items()))).encode())
     package = Path(__file__).parents[1]
     for root in (package / "include", package / "cmake"):
-        # Python writes its byte code beside a module when it first imports it, which changes nothing of a library.
+        # Python writes byte code beside a module when it first imports it; no library depends on that.
         for path in sorted(each for each in root.rglob("*") if each.is_file() and each.suffix != ".pyc"):
             made_of.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes() + b"\0")
     for number, source in enumerate(sources):
         files = {source.resolve(): source.name}
-        # Where each is found counts, and not where the first one lies.
+        # The path from the source to each header counts, and the folder of the source does not.
         for path, name in _with_headers(source.resolve(), files).items():
             made_of.update(f"{number}\0{name}\0".encode() + path.read_bytes() + b"\0")
     said = [torch.__version__, torch.version.git_version, platform.machine(), *platform.libc_ver()]
@@ -317,7 +319,7 @@ def _identity(namespace: str, sources: Sequence[Path], options: dict[str, Any]) 
 
 
 def _with_headers(source: Path, found: dict[Path, str]) -> dict[Path, str]:
-    """Files, and those that they include by quotes, each with how it is reached."""
+    """Adds the files that a source includes in quotes to those found, each with the includes that lead to it."""
     for word in _INCLUDE.findall(source.read_bytes()):
         name = word.decode(errors="replace").strip()
         if name.startswith('"'):
@@ -325,10 +327,10 @@ def _with_headers(source: Path, found: dict[Path, str]) -> dict[Path, str]:
         elif name.startswith("<"):
             continue
         else:
-            # A macro names it: it may be any.
+            # A macro names the header: it may be any of them.
             paths = {path: f"{name} {path.name}" for path in sorted(source.parent.rglob("*.*h*"))}
         for path, reached in paths.items():
-            # What is not beside the file is this package's or the compiler's.
+            # A header that is not beside the file belongs to this package or to the compiler.
             if path.is_file() and (resolved := path.resolve()) not in found:
                 found[resolved] = f"{found[source]} {reached}"
                 _with_headers(resolved, found)
@@ -345,14 +347,14 @@ def version_of(compiler: str) -> str:
 
 
 def _processor() -> str:
-    """A word for the processor that a library for this machine alone is made for."""
+    """Returns a text that describes this machine's processor, for a library that is made for it alone."""
     information = Path("/proc/cpuinfo")
     lines = information.read_text().splitlines() if information.is_file() else [platform.processor()]
     return "".join(line for line in lines[:40] if line.startswith(("flags", "Features", "model name")))
 
 
 def _replace(built: Path, directory: Path) -> None:
-    """Puts a library into a folder in one step: who has loaded the one before keeps it."""
+    """Puts a library into a folder in one step. A process that has loaded the earlier one keeps that."""
     with tempfile.TemporaryDirectory(prefix=f".{built.stem}-", dir=directory) as aside:
         shutil.copy2(built, aside)
         Path(aside, built.name).replace(directory / built.name)
@@ -382,7 +384,7 @@ def find_tool(name: str, extra: str = "check", *, oldest: str = "") -> str:
         if version >= _numbers(oldest):
             return path
     for path, version in versions.items():
-        # A program that tells no version is one that this environment cannot run.
+        # A program without a version does not run in this environment.
         if version:
             raise MissingToolError(
                 f"{name} in {Path(path).parent} is version {'.'.join(map(str, version))}, and this build needs {oldest}"
@@ -412,10 +414,13 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def require_compiler(variable: str, names: Sequence[str], what: str) -> None:
-    """Raises an error that names a missing compiler, in one line and before CMake starts."""
+    """Raises an error that names a missing compiler, in one line, before CMake starts."""
     named = os.environ.get(variable)
     if named and shutil.which(named.split()[0]) is None:
-        raise MissingToolError(f"the environment variable {variable} names {named}, but there is no such program")
+        raise MissingToolError(
+            f"the environment variable {variable} names {named}, but there is no such program: set it to a compiler, or"
+            " unset it"
+        )
     if not named and not any(shutil.which(name) for name in names):
         raise MissingToolError(f"there is no {what}, or set the environment variable {variable} to one")
 
@@ -442,7 +447,7 @@ def run_tool(command: Sequence[str], namespace: str, log: Path) -> None:
         BuildError: the step failed; the message has the first error.
         OSError: the disk is full.
     """
-    # In English: the first error is looked for by its name.
+    # In English, because the first error is found by the word "error".
     environment = {**os.environ, "LC_ALL": "C"}
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=environment
@@ -455,7 +460,7 @@ def run_tool(command: Sequence[str], namespace: str, log: Path) -> None:
 
 
 def _first_error(output: str) -> str:
-    """The first error in a tool's output, with what explains it; the end of the output where none is marked."""
+    """Returns the first error in a tool's output with the lines that explain it, or else the end of the output."""
     lines = output.strip().splitlines()
     first = next((number for number, line in enumerate(lines) if _ERROR.search(line)), None)
     if first is None:

@@ -42,25 +42,25 @@ def load_inline(
 
     Text that was compiled before, in any process, is loaded in milliseconds (`torchgraft.building.cache`). If an
     operator of that name is declared already, that Operator gets the new declaration and kernels, and is returned:
-    variables that hold it call the new one from then on. If anything fails, it stays what it was.
+    variables that hold it call the new one from then on. If anything fails, the earlier declaration stays.
 
     Args:
-        schema: as of `Operator`.
-        reference: as of `Operator`.
-        cpu: C++ with a function `<name>_cpu` that takes and returns what the schema says; or the path of such a file.
-            The headers of torchgraft are included already, and its namespace is in use.
-        cuda: CUDA C++ with a function `<name>_cuda`, likewise. It is compiled where PyTorch finds a GPU.
-        declared: what else `Operator` takes. `kernels` are, where nothing else is said, those of the devices for which
-            there is a text, in `dtypes`.
+        schema: as for `Operator`.
+        reference: as for `Operator`.
+        cpu: C++ with a function `<name>_cpu` that takes and returns the types of the schema; or the path of such a
+            file. The headers of torchgraft are included already, and its namespace is in use.
+        cuda: CUDA C++ with a function `<name>_cuda`, likewise. It is compiled if PyTorch finds a GPU.
+        declared: the other parameters of `Operator`. By default, `kernels` has the devices for which there is a text,
+            with the dtypes of `dtypes`.
 
     Returns:
         The Operator.
 
     Raises:
-        MissingToolError: there is no CMake, Ninja or compiler; a BuildError too.
+        MissingToolError: there is no CMake, Ninja or compiler. It is a BuildError.
         BuildError: the first error of the compiler, with the line of the text.
-        TypeError: the function takes or returns other types than the schema says.
-        ValueError: the declaration cannot be served.
+        TypeError: the function takes or returns other types than the schema.
+        ValueError: as for `Operator`.
     """
     qualified_name = schema.partition("(")[0].strip()
     namespace, _, name = qualified_name.partition("::")
@@ -68,7 +68,7 @@ def load_inline(
         raise ValueError(f"schema must begin with 'namespace::name(', got {schema!r}")
     read = read_schema(schema)
     texts = {"cpu": cpu, "cuda": cuda if torch.cuda.is_available() else None}
-    # Compiled first: where that fails, what is declared already stays.
+    # Compiled first: if that fails, an earlier declaration stays.
     if native.emulates(namespace):
         libraries = _load_emulated(qualified_name)
     else:
@@ -129,12 +129,12 @@ _texts: dict[tuple[str, str], GivenText] = {}
 
 
 def text_of(qualified_name: str, device: str) -> GivenText | None:
-    """The text of an operator's kernel for a kind of device, if `load_inline` was given one."""
+    """The text of an operator's kernel for a kind of device; None if `load_inline` got none."""
     return _texts.get((qualified_name, device))
 
 
 def cuda_text(qualified_name: str) -> str | Path | None:
-    """The text of an operator's CUDA kernel, or the path of its file, as `load_inline` was given it."""
+    """The text of an operator's CUDA kernel, or the path of its file; None if `load_inline` got none."""
     given = text_of(qualified_name, "cuda")
     return given and given.text
 
@@ -145,7 +145,7 @@ def stem_of(qualified_name: str) -> str:
 
 
 def write_source(qualified_name: str, device: str, text: str | Path, folder: Path) -> Path:
-    """Writes the source of a text's library to a folder, and the text beside it; the path of the source."""
+    """Writes the source of a text's library to a folder, and the text beside it. Returns the path of the source."""
     namespace, _, name = qualified_name.partition("::")
     if isinstance(text, Path):
         included = str(text.resolve())
@@ -167,7 +167,7 @@ def write_source(qualified_name: str, device: str, text: str | Path, folder: Pat
 
 
 def _compile(qualified_name: str, device: str, text: str | Path) -> Path:
-    """The library of a text."""
+    """Compiles a text, or finds it in the cache. Returns the path of the library."""
     stem = stem_of(qualified_name)
     with tempfile.TemporaryDirectory(prefix="torchgraft-inline-") as folder:
         source = write_source(qualified_name, device, text, Path(folder))
@@ -179,6 +179,6 @@ def _compile(qualified_name: str, device: str, text: str | Path) -> Path:
 
 
 def _load_emulated(qualified_name: str) -> dict[str, native.NativeLibrary]:
-    """The library with the CUDA kernel on the emulator, where it was built: no other is compiled then."""
+    """Loads the library with the CUDA kernel on the emulator, if it was built. Then no other library is compiled."""
     path = Path(os.environ.get("TORCHGRAFT_LIBRARIES", ""), f"{stem_of(qualified_name)}_cpu.so")
     return {"cpu": native.load_for(qualified_name, "cpu", path)} if path.is_file() else {}

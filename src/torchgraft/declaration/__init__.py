@@ -1,4 +1,4 @@
-"""An author's words about an operator, read and checked: schema, shapes, dtypes, sharding, autocast rule."""
+"""The declaration of an operator, read and checked: schema, shapes, dtypes, sharding, autocast rule."""
 
 from torchgraft.declaration.declaration import Declaration, read
 from torchgraft.declaration.dtypes import FLOATING

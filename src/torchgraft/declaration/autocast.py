@@ -12,9 +12,8 @@ from torchgraft.declaration.schema import Argument, tensors_in
 
 AutocastRule = Literal["lower", "promote", "none"]
 
-# The dispatch keys under which PyTorch asks an operator about autocast, by kind of device.
+# The dispatch keys of autocast, by kind of device.
 AUTOCAST_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
-
 
 # The dtypes that autocast may cast. float64 is left alone; one-byte dtypes are codes, not numbers, so no other dtype
 # can replace them.
@@ -24,7 +23,8 @@ Cast = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 def is_enabled(device: str) -> bool:
-    """Whether autocast is on for a kind of device; PyTorch raises where a kind has none, as that without memory."""
+    """Whether autocast is on for a kind of device. False for a kind without autocast, such as meta."""
+    # PyTorch raises an error for such a kind.
     return (device in AUTOCAST_KEYS or torch.amp.is_autocast_available(device)) and torch.is_autocast_enabled(device)
 
 
@@ -34,23 +34,24 @@ def make_cast(rule: AutocastRule, arguments: Sequence[Argument], mixed: Sequence
     Args:
         rule: 'lower' or 'promote': see `torchgraft.Operator`.
         arguments: of the operator.
-        mixed: those that may have another dtype than the first; they stay in float32 while the others are lowered.
+        mixed: names of arguments that may have another dtype than the first. They stay in float32 while the others are
+            lowered.
     """
     lowers = rule == "lower"
-    # Of each argument that holds tensors: its place, and whether it stays in float32 while others are lowered.
+    # The place of each argument that holds tensors, and whether it stays in float32 while others are lowered.
     places = tuple(
         (place, lowers and argument.name in mixed) for place, argument in enumerate(arguments) if argument.holds_tensors
     )
 
     def promoted(values: Sequence[Any]) -> torch.dtype | None:
         found = None
-        # float16 and bfloat16 meet in float32, as everywhere in PyTorch.
+        # PyTorch promotes float16 and bfloat16 together to float32.
         for tensor in tensors_in(values):
             if tensor.dtype in _CASTABLE:
                 found = tensor.dtype if found is None else torch.promote_types(found, tensor.dtype)
         return found
 
-    # Each call of a training step runs this, so it is written for few steps of Python.
+    # Each call of a training step runs this, so it takes as few steps of Python as possible.
     def cast(values: Sequence[Any]) -> Sequence[Any]:
         first = values[places[0][0]] if places else None
         if not isinstance(first, Tensor):

@@ -1,4 +1,4 @@
-"""Errors about the arguments of a call that are the same for every operator."""
+"""Checks of arguments that every operator needs. They raise errors that name the argument."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -9,25 +9,25 @@ from torch import Tensor
 from torchgraft.arguments import flag, real, require_tensor, whole
 from torchgraft.declaration.schema import Argument
 
-# What each argument must be: of a name that is not here anything goes.
+# The dtypes that each tensor argument may have, by name. An argument that is missing here may have any dtype.
 Dtypes = Mapping[str, tuple[torch.dtype, ...]]
 
 
 def explain_kinds(
     name: str, arguments: Sequence[Argument], values: Sequence[Any], dtypes: Dtypes, mixed: Sequence[str] = ()
 ) -> None:
-    """Raises where the types, dtypes or devices of the arguments make no sense; returns where they do.
+    """Raises an error if the types, dtypes or devices of the arguments are wrong; otherwise returns.
 
     Args:
         name: the operator's name, for the message.
         arguments: the arguments of its schema.
         values: what was passed for them.
-        dtypes: what each tensor must be; those of which the same is said must be of the same dtype.
-        mixed: arguments that may be of another of their dtypes than the others are.
+        dtypes: the dtypes that each tensor may have. Arguments with the same entry must have the same dtype.
+        mixed: names of arguments that may have another dtype of their entry than the other arguments.
 
     Raises:
-        TypeError: a value of another type, or a tensor of another dtype.
-        ValueError: tensors on different devices.
+        TypeError: a value has the wrong type, or a tensor the wrong dtype.
+        ValueError: tensors are on different devices.
     """
     if len(values) != len(arguments):
         raise TypeError(f"{name} takes {len(arguments)} arguments, got {len(values)}")
@@ -36,7 +36,7 @@ def explain_kinds(
             continue
         if not argument.is_list:
             _explain_value(name, argument.name, argument.kind, value)
-        # One number stands for a list of a known length.
+        # In PyTorch, one number may stand for a list of a known length.
         elif argument.length is None or not isinstance(value, (int, float)):
             _explain_list(name, argument, value)
     tensors = list(_tensors(arguments, values))
@@ -47,7 +47,7 @@ def explain_kinds(
 
 
 def _tensors(arguments: Sequence[Argument], values: Sequence[Any]) -> Iterator[tuple[str, str, Tensor]]:
-    """The tensors among some values, each with the argument that it belongs to and its name for a message."""
+    """Yields the tensors among some values, each with its argument and its name for a message."""
     for argument, value in zip(arguments, values, strict=True):
         if isinstance(value, Tensor):
             yield argument.name, argument.name, value
@@ -58,7 +58,7 @@ def _tensors(arguments: Sequence[Argument], values: Sequence[Any]) -> Iterator[t
 
 
 def _explain_value(name: str, argument: str, kind: str, value: object) -> None:
-    """Raises where a value is not of the kind of its argument."""
+    """Raises an error if a value does not have the kind of its argument."""
     if kind == "Tensor":
         require_tensor(name, argument, value)
     elif kind in ("int", "SymInt"):
@@ -73,7 +73,7 @@ def _explain_value(name: str, argument: str, kind: str, value: object) -> None:
         raise TypeError(f"{name}: {argument} must be {_KINDS[kind][1]}, got {type(value).__name__}")
 
 
-# What is passed for the other kinds of a schema, and what a message calls it.
+# The Python types for the other kinds of a schema, and their name in a message.
 _KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "str": ((str,), "a str"),
     "ScalarType": ((torch.dtype,), "a torch.dtype"),
@@ -84,7 +84,7 @@ _KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
 
 
 def _explain_list(name: str, argument: Argument, value: object) -> None:
-    """Raises where a value is no list of the kind and length of its argument."""
+    """Raises an error if a value is not a list of the kind and length of its argument."""
     if not isinstance(value, (list, tuple)):
         raise TypeError(f"{name}: {argument.name} must be a list, got {type(value).__name__}")
     if argument.length is not None and len(value) != argument.length:
@@ -119,7 +119,7 @@ def _explain_dtypes(
 
 
 def explain_devices(name: str, arguments: Sequence[Argument], values: Sequence[Any]) -> None:
-    """Raises ValueError where tensors are on different devices."""
+    """Raises ValueError if tensors are on different devices."""
     tensors = list(_tensors(arguments, values))
     for _, shown, tensor in tensors[1:]:
         _, first, like = tensors[0]
@@ -140,15 +140,12 @@ def explain_values(name: str, arguments: Sequence[Argument], values: Sequence[An
 
 
 def explain_memory(name: str, arguments: Sequence[Argument], values: Sequence[Any]) -> None:
-    """Raises where a tensor's storage was made smaller than the tensor, as `untyped_storage().resize_(0)` does.
+    """Raises ValueError if a tensor's storage is smaller than the tensor, as after `untyped_storage().resize_(0)`.
 
-    Only tensors of numbers are asked: what a compiler or a transform passes instead of one has no storage.
-
-    Raises:
-        ValueError: a tensor without memory for all of its elements.
+    Only plain tensors are checked: the tensors that compilers and transforms pass have no storage.
     """
     if torch.compiler.is_dynamo_compiling():
-        # It cannot trace the questions below, and would report them in the place of the error that led here.
+        # TorchDynamo cannot trace the code below. It would report that instead of the error that led here.
         return
     for _, shown, value in _tensors(arguments, values):
         if type(value) not in (Tensor, torch.nn.Parameter) or value.layout != torch.strided or not value.numel():
@@ -162,16 +159,17 @@ def explain_memory(name: str, arguments: Sequence[Argument], values: Sequence[An
         needed = (value.storage_offset() + steps + 1) * value.element_size()
         if stored < needed:
             raise ValueError(
-                f"{name}: {shown} needs a storage of {needed} bytes, but its storage has {stored}: its memory was freed"
+                f"{name}: {shown} needs a storage of {needed} bytes, but its storage has {stored}: its memory was"
+                " freed; call the operator before that, or resize the storage again"
             )
 
 
-# How PyTorch's allocators begin to say it, and kernels with them (torchgraft/allocation.h).
+# Parts of the messages that PyTorch's allocators and kernels (torchgraft/allocation.h) raise when memory runs out.
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 
 def out_of_memory(error: Exception) -> torch.OutOfMemoryError | None:
-    """The OutOfMemoryError for an error of a kernel that ran out of memory; None for any other error.
+    """Returns the OutOfMemoryError for a kernel's error if memory ran out; None for any other error.
 
     The C interface through which kernels ask PyTorch for memory turns each exception into a RuntimeError.
     """

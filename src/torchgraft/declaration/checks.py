@@ -1,4 +1,4 @@
-"""Checks of names that a declaration has: each must be that of an argument which it can be about."""
+"""Checks the names in a declaration: the parameter must be able to apply to the argument that it names."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torchgraft.declaration.schema import Argument
 def check_names(
     operator: str, arguments: Sequence[Argument], parameter: str, names: Sequence[str], more: Sequence[str] = ()
 ) -> None:
-    """Raises ValueError if a name is neither a tensor argument nor one of some more.
+    """Raises ValueError if a name is neither that of a tensor argument nor in `more`.
 
     Args:
         operator: its qualified name, for the message.
         arguments: of its schema.
         parameter: the parameter of the declaration that has the names.
-        names: what it has.
+        names: the names in it.
         more: other names that it may have.
     """
     tensors = [argument.name for argument in arguments if argument.holds_tensors]
@@ -25,7 +25,7 @@ def check_names(
 
 
 def check_random(operator: str, arguments: Sequence[Argument], names: Sequence[str]) -> tuple[str, ...]:
-    """The names of arguments that determine random results; raises ValueError if one is no argument of type int."""
+    """Returns the names of arguments that determine random results. Raises ValueError if one is not an int argument."""
     numbers = {each.name for each in arguments if each.kind in ("int", "SymInt")}
     if strangers := sorted(set(names) - numbers):
         raise ValueError(f"{operator}: random must name arguments of type int, got {strangers}")

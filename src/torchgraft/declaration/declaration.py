@@ -47,7 +47,7 @@ class Declaration:
         reference: as declared; no gradient and no tangent passes through what `not_differentiable` names.
         output: returns empty results; made from `shapes` or from the reference if none is declared.
         knows_output: whether `output` says more than the reference does.
-        sizes_of: what compiled code learns the sizes of results from: a function, or the text of `shapes`.
+        sizes_of: the source of the sizes of results in compiled code: a function, or the text of `shapes`.
         shapes: the sizes in words; None if there are none.
         gradient: a formula; 'reference', or None, if the reference is differentiated.
         materialize_grads: as declared.
@@ -152,7 +152,7 @@ class Declaration:
 
     @property
     def wants_kernels(self) -> bool:
-        """Whether a call that no kernel computes is worth a warning: not if the reference is the best kernel."""
+        """Whether a call without a kernel deserves a warning: not if the reference is the best kernel."""
         return self.kernels != "reference"
 
     @property
@@ -166,7 +166,7 @@ class Declaration:
         return tuple(argument for argument in self.arguments if argument.holds_tensors)
 
     def argument(self, name: str) -> Argument:
-        """The argument with a name. `name[0]` is a tensor in a list."""
+        """The argument with a name. For `name[0]`, a tensor in a list, it is the list."""
         return next(argument for argument in self.arguments if argument.name == name.partition("[")[0])
 
     def with_defaults(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
@@ -174,7 +174,7 @@ class Declaration:
         return (*arguments, *(argument.default for argument in self.arguments[len(arguments) :]))
 
     def filled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of all arguments, which PyTorch may call without those that equal their defaults."""
+        """Wraps a function of all arguments: PyTorch calls it without those that equal their defaults."""
         if all(argument.default is REQUIRED and not argument.keyword_only for argument in self.arguments):
             return function
         count, complete = len(self.arguments), self.complete
@@ -190,7 +190,7 @@ class Declaration:
         """`visible(results)` returns the results that a caller gets, of all results."""
         visible_outputs, all_visible = self.visible_outputs, self.visible_outputs == self.output_count
 
-        # A function and no method: TorchDynamo cannot trace a method that a formula holds.
+        # Not a method, because TorchDynamo cannot trace a method that a formula holds.
         def visible(results: Any) -> Any:
             if all_visible:
                 return results
@@ -199,7 +199,7 @@ class Declaration:
         return visible
 
     def needs_grad(self, arguments: Sequence[Any]) -> bool:
-        """Whether a tensor needs a gradient that has one."""
+        """Whether a tensor requires a gradient and is not declared as not differentiable."""
         pairs = zip(self.arguments, arguments, strict=True)
         wanted = [value for argument, value in pairs if argument.name not in self.not_differentiable]
         return any(isinstance(value, Tensor) and value.requires_grad for value in tree_leaves(wanted))
@@ -207,7 +207,7 @@ class Declaration:
     def explain(self, *arguments: Any) -> None:
         """Raises a ValueError or TypeError that says what is wrong with the arguments. Returns if nothing is wrong."""
         explain_kinds(self.name, self.arguments, arguments, self.dtypes_of, self.mixed)
-        # First, as what explains sizes may compute something.
+        # Before the sizes, because `explain_call` may compute with the tensors.
         explain_memory(self.name, self.arguments, arguments)
         if self.shapes is not None:
             self.shapes.explain(*arguments)
@@ -239,7 +239,7 @@ def read(
     explain: Callable[..., None] | None,
     **as_declared: Any,
 ) -> Declaration:
-    """Reads the parameters of `torchgraft.Operator`.
+    """Makes the declaration from the parameters of `torchgraft.Operator`.
 
     Raises:
         ValueError, TypeError: as for `torchgraft.Operator`.
@@ -302,7 +302,7 @@ def read(
 def _without_gradients(
     reference: Callable[..., Any], arguments: Sequence[Argument], results: Sequence[Any], names: Sequence[str]
 ) -> Callable[..., Any]:
-    """The reference, in which the arguments and results that are not differentiable are constants.
+    """Wraps a reference, so that arguments and results that are not differentiable are constants.
 
     A reference also runs where PyTorch differentiates it itself, as in forward mode and in compiled code.
     """
@@ -320,7 +320,7 @@ def _without_gradients(
         found = reference(*given)
         if returns_one:
             return _constant(found) if constant_results else found
-        # Whoever calls it refuses too few.
+        # If the reference returns too few results, the caller raises an error.
         return tuple(
             [_constant(each) if place in constant_results else each for place, each in enumerate(as_tuple(found))]
         )
@@ -346,7 +346,7 @@ def _kernels_here(operator: str, kernels: Kernels | None, dtypes: tuple[torch.dt
 
 
 def _check_functions(operator: str, functions: Mapping[str, object], gradient: object) -> None:
-    """Raises TypeError for a parameter that must be a function and is none."""
+    """Raises TypeError for a parameter that must be a function and is not one."""
     for parameter, function in functions.items():
         if not callable(function) and (parameter == "reference" or function is not None):
             raise TypeError(f"{operator}: {parameter} must be a function, got {function!r}")
@@ -364,7 +364,9 @@ def _check_together(declaration: Declaration, unsaved: Sequence[str], gradient: 
             " gradient out: a call that needs a gradient then runs the reference"
         )
     if unsaved and not callable(gradient):
-        raise ValueError(f"{operator}: unsaved needs a gradient function, and gradient is {gradient!r}")
+        raise ValueError(
+            f"{operator}: unsaved needs a gradient function, and gradient is {gradient!r}: leave unsaved out"
+        )
     if unsaved and has_lists:
         raise ValueError(
             f"{operator}: unsaved must be empty if the operator takes lists of tensors, got {list(unsaved)}"
@@ -376,7 +378,8 @@ def _check_together(declaration: Declaration, unsaved: Sequence[str], gradient: 
         )
     if mutates and declaration.gradient and has_lists:
         raise ValueError(
-            f"{operator}: an operator that writes to its arguments and takes lists of tensors cannot have a gradient"
+            f"{operator}: an operator that writes to its arguments and takes lists of tensors cannot have a gradient:"
+            " leave gradient out"
         )
     if mutates and declaration.visible_outputs != declaration.output_count:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Which dtypes the tensors of an operator may have."""
+"""The dtypes that the tensors of an operator may have."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def dtypes_of(
     arguments: Sequence[Argument],
     dtypes: Sequence[torch.dtype] | Mapping[str, Sequence[torch.dtype]] | None,
 ) -> tuple[dict[str, tuple[torch.dtype, ...]], int]:
-    """The dtypes of each tensor argument, by name, and the place of the first that has the dtypes of the operator.
+    """The dtypes of each tensor argument, by name, and the place of the argument that decides the operator's dtype.
 
     Args:
         operator: its qualified name, for messages.
@@ -25,7 +25,7 @@ def dtypes_of(
         dtypes: as declared: of all tensors, or by name of argument.
 
     Raises:
-        ValueError: a name is no tensor argument.
+        ValueError: a name is not that of a tensor argument.
     """
     tensors = {argument.name: place for place, argument in enumerate(arguments) if argument.holds_tensors}
     if not isinstance(dtypes, Mapping):

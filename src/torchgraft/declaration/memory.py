@@ -1,4 +1,4 @@
-"""Results have memory of their own: what is written to one is read nowhere else."""
+"""Ensures that each result has memory of its own, so that a write to one changes no other tensor."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from torchgraft.declaration.schema import tensors_in
 def expect_own_memory(
     operator: str, source: str, results: Any, arguments: Sequence[Any], *, of_kernel: bool = False
 ) -> None:
-    """Raises ValueError if compiled code could not tell results from other tensors, or from other values.
+    """Raises ValueError if a result shares memory, or if sizes, strides and dtype do not describe all of it.
 
-    Compilers use memory again as soon as nothing reads it, and do not see that a result lies there. A tensor with a
-    conjugate or negative bit, one that needs a gradient, and one of another class or with attributes of its own are
-    more than their sizes, strides and dtype say.
+    A compiler reuses memory as soon as nothing reads it, and does not see that a result shares it. It knows a result
+    only by its sizes, strides and dtype. So a result must not have a conjugate or negative bit, require a gradient, be
+    of a class other than Tensor, or have attributes of its own.
 
     Args:
         operator: its name, for the message.
         source: what returned the results, for the message: 'output', or a kernel.
         results: of the operator.
         arguments: of the call.
-        of_kernel: whether a kernel returned the results. Their memory can be asked for its address, as NumPy and DLPack
-            give one memory several storages; and no compiler's classes stand for tensors.
+        of_kernel: whether a kernel returned the results. Then addresses are compared too, because NumPy and DLPack can
+            give the same memory several storages; and tensors of a compiler's classes are refused.
     """
     others = list(tensors_in(arguments))
     for number, result in enumerate(tensors_in(as_tuple(results))):
@@ -55,11 +55,11 @@ _traced: Any = WeakTensorKeyDictionary()
 
 
 def traced_results(operator: str, source: str, results: Any, arguments: Sequence[Any]) -> Any:
-    """Results that a kernel made of a compiler's tensors, those without elements as copies.
+    """Returns the results of a kernel that a compiler traces, with copies of those without elements.
 
     Raises:
-        ValueError: as `expect_own_memory`; and where a result was there before, as it would be a part of the compiled
-            code.
+        ValueError: as for `expect_own_memory`; or a result existed before the call, and would become a constant of the
+            compiled code.
     """
     results = tree_map_only(Tensor, lambda result: result.clone() if _is_empty(result) else result, results)
     for number, result in enumerate(tensors_in(as_tuple(results))):
@@ -68,7 +68,7 @@ def traced_results(operator: str, source: str, results: Any, arguments: Sequence
                 f"{operator}: result {number} of {source} is a tensor from before the call, and compiled code would"
                 " return the same at each call: make it at each call, or leave triton=True out"
             )
-    # What these tensors are made of knows what views there are.
+    # A compiler's tensors do not show that they are views; the tensors inside them do.
     memory = tree_map_only(Tensor, lambda tensor: pytorch.parts_of(tensor)[0], (results, list(arguments)))
     expect_own_memory(operator, source, *memory)
     _traced.update((result, None) for result in tensors_in(as_tuple(results)))
@@ -76,39 +76,39 @@ def traced_results(operator: str, source: str, results: Any, arguments: Sequence
 
 
 def _is_empty(tensor: Tensor) -> bool:
-    """Whether a tensor is known to have no elements; sizes that a compiler does not know are not asked."""
+    """Whether a tensor is known to have no elements. Sizes that a compiler does not know are not compared."""
     return any(type(size) is int and size == 0 for size in tensor.shape)
 
 
 def _problem(result: Tensor, others: Sequence[Tensor]) -> str:
-    """The reason why a result is more than its sizes, strides and dtype; empty if it is not."""
-    # Each call of a kernel in Python comes here: loops without generators, and the cheap question first.
+    """Returns why sizes, strides and dtype do not describe all of a result; empty if they do."""
+    # Each call of a kernel in Python runs this: loops without generators, and cheap checks first.
     if result.layout != torch.strided or result.is_nested:
         kind = "nested" if result.is_nested else str(result.layout)
-        return f"is {kind}: return the tensors that it is made of, as its values and indices, as results of their own"
+        return f"is {kind}: return the tensors that it is made of, such as its values and indices, as separate results"
     for other in others:
         if result is other or share_memory(result, other):
             return "shares memory with another result or with an argument"
     if not result.is_contiguous() and _overlaps_itself(result):
-        return "has elements that share memory, as those of expand()"
+        return "has elements that share memory, as after expand()"
     if result.is_conj() or result.is_neg():
         return "is a lazy conjugate or negative: call resolve_conj() and resolve_neg()"
     if result.requires_grad:
         return "requires a gradient: call detach()"
-    # Where TorchDynamo traces a kernel's call, after a graph break, it cannot read attributes.
+    # TorchDynamo traces this after a graph break, and cannot read attributes.
     if type(result) is Tensor and not torch.compiler.is_dynamo_compiling() and result.__dict__:
-        # Compiled code leaves some of its own.
+        # Compiled code adds attributes of its own.
         own = [name for name in result.__dict__ if not name.startswith("_dynamo")]
         return f"has attributes, which compiled code does not keep: {', '.join(own)}" if own else ""
     return ""
 
 
 def _problem_of_memory(result: Tensor, others: Sequence[Tensor]) -> str:
-    """The reason why the memory of a result is not its own, or is not to be written to; empty if there is none."""
+    """Returns why a result does not own its memory, or why others must not write to it; empty if neither holds."""
     if type(result) is not Tensor:
         if pytorch.is_functional(result):
-            return "is a compiler's tensor: the kernel kept it from when it was traced, and must make it at each call"
-        return f"is a {type(result).__name__}, which compiled code takes for a Tensor: call as_subclass(torch.Tensor)"
+            return "is a compiler's tensor: the kernel kept it from an earlier call, and must make it at each call"
+        return f"is a {type(result).__name__}, which compiled code treats as a Tensor: call as_subclass(torch.Tensor)"
     if result.is_inference() and not torch.is_inference_mode_enabled():
         return "is an inference tensor, which autograd cannot save: leave torch.inference_mode() out of the kernel"
     first, last = _addresses(result)
@@ -120,7 +120,7 @@ def _problem_of_memory(result: Tensor, others: Sequence[Tensor]) -> str:
 
 
 def _addresses(tensor: Tensor) -> tuple[int, int]:
-    """Where the storage of a tensor begins and ends; an empty range for one without a storage."""
+    """The addresses at which a tensor's storage begins and ends; an empty range for a tensor without a storage."""
     if tensor.layout != torch.strided:
         return 0, 0
     storage = tensor.untyped_storage()
@@ -129,8 +129,8 @@ def _addresses(tensor: Tensor) -> tuple[int, int]:
 
 
 def _overlaps_itself(tensor: Tensor) -> bool:
-    """Whether elements of a tensor may lie at one place; for layouts that PyTorch makes."""
-    # Sizes that a compiler does not know are not asked: it would compile for each of them. None of them is 0 or 1.
+    """Whether elements of a tensor may share memory, for layouts that PyTorch makes."""
+    # Sizes that a compiler does not know are not compared: it would compile for each value. None of them is 0 or 1.
     known = []
     for size, step in zip(tensor.shape, tensor.stride(), strict=True):
         if type(size) is int and type(step) is int:
@@ -149,20 +149,20 @@ def _overlaps_itself(tensor: Tensor) -> bool:
 
 
 def with_own_memory(results: Any, arguments: Sequence[Any]) -> Any:
-    """Results, each a copy if it shares memory with an argument, with a result before it, or with itself.
+    """Returns results, with copies of those that share memory with an argument, an earlier result or themselves.
 
-    For references, which may return views. Nobody can tell what memory the tensors of a torch.func transform have:
-    there each result is a copy. TorchDynamo traces it.
+    For references, which may return views. In a torch.func transform the memory of tensors is not known, so each result
+    is copied. TorchDynamo can trace this function.
     """
     others = list(tensors_in(arguments))
     copied = _with_own_memory(results, others, pytorch.transform_active())
     return tuple(copied) if isinstance(results, tuple) else copied
 
 
-# No function inside the other: one that calls itself is a reference cycle, which would keep the arguments and results
-# of each call in memory until Python looks for cycles.
+# Not nested in `with_own_memory`: a nested function that calls itself is a reference cycle, which would keep the
+# arguments and results of each call in memory until Python's garbage collector runs.
 def _with_own_memory(result: Any, others: list[Tensor], always: bool) -> Any:
-    """`with_own_memory` of a result or of a list of them; adds what is no copy to the tensors that others may share."""
+    """Does `with_own_memory` for a result or a list of results; adds those that are not copied to `others`."""
     if isinstance(result, (list, tuple)):
         return [_with_own_memory(each, others, always) for each in result]
     if not isinstance(result, Tensor):
@@ -175,7 +175,7 @@ def _with_own_memory(result: Any, others: list[Tensor], always: bool) -> Any:
 
 
 def _is_shared(result: Tensor, others: Sequence[Tensor], before: Sequence[Tensor] = ()) -> bool:
-    """Whether a result is one of other tensors, or shares memory with one or with itself."""
+    """Whether a result is one of the other tensors, shares memory with one, or overlaps itself."""
     parts = pytorch.parts_of(result)
     for other in (*others, *before):
         if result is other or any(share_memory(part, each) for part in parts for each in pytorch.parts_of(other)):
@@ -187,7 +187,7 @@ _answer = pytorch.answer_at_compilation("answer", _is_shared, ("result", "others
 
 
 def _is_shared_where_traced(result: Tensor, others: Sequence[Tensor]) -> bool:
-    """`_is_shared` of the fake tensors that stand for these while TorchDynamo traces."""
+    """Answers `_is_shared` while TorchDynamo traces, for the fake tensors behind these."""
     from torch._dynamo.comptime import comptime
 
     answer = False
@@ -196,16 +196,16 @@ def _is_shared_where_traced(result: Tensor, others: Sequence[Tensor]) -> bool:
 
 
 def unkept(results: Any, references: int) -> Any:
-    """Results of a kernel in Python, each a copy if something holds it, or its memory, beside this call.
+    """Returns results of a kernel in Python, with copies of those that something other than this call holds.
 
-    A kernel that keeps a table and returns it at each call would give all its callers one memory.
+    A kernel that keeps a table and returns it at each call would give all its callers the same memory.
 
     Args:
         results: of the kernel.
-        references: what `sys.getrefcount` counts where a variable holds them. Here it would count one more after
-            TorchDynamo has replaced what runs Python's frames.
+        references: `sys.getrefcount` of the caller's variable that holds the results. Counted here, it would be one
+            higher if TorchDynamo has replaced the function that runs Python's frames.
     """
-    # One reference is the variable's, and one that of the argument.
+    # The caller's variable holds one reference, and the argument of getrefcount one.
     is_kept = references > 2
     if isinstance(results, Tensor):
         return _copy(results) if is_kept or _memory_is_kept(results) else results
@@ -215,7 +215,7 @@ def unkept(results: Any, references: int) -> Any:
 def _unkept_inside(results: Sequence[Any], is_kept: bool) -> Sequence[Any]:
     found: list[Any] = []
     for place in range(len(results)):
-        # One reference is the list's, and one that of the argument.
+        # The list holds one reference, and the argument of getrefcount one.
         each_is_kept = is_kept or sys.getrefcount(results[place]) > 2
         each = results[place]
         if isinstance(each, (list, tuple)):
@@ -228,7 +228,7 @@ def _unkept_inside(results: Sequence[Any], is_kept: bool) -> Sequence[Any]:
 
 
 def _memory_is_kept(result: Tensor) -> bool:
-    """Whether something holds the memory of a result that only this call holds."""
+    """Whether something else holds the memory of a result; the result itself is held by this call alone."""
     if result.layout != torch.strided:
         return False
     own = _FRESH_STORAGE
@@ -244,8 +244,8 @@ def _copy(result: Tensor) -> Tensor:
     return result.new_empty_strided(result.shape, result.stride()).copy_(result)
 
 
-# How many references there are where a kernel keeps nothing; versions of Python and PyTorch differ.
+# The numbers of references if a kernel keeps nothing; they differ between versions of Python and PyTorch.
 _new = torch.empty(1).view(-1)
 _FRESH_BASE = sys.getrefcount(_new._base)
-# Of a view, which its base holds too.
+# Without the reference of the base: `_new` is a view.
 _FRESH_STORAGE = pytorch.references_to_storage(_new.untyped_storage()) - 1

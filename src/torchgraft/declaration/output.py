@@ -1,4 +1,4 @@
-"""Empty results of an operator: made from its reference if nothing else says their sizes."""
+"""Empty results of an operator, made from its reference if neither `output` nor `shapes` gives their sizes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torchgraft.declaration.results import single
 
 
 def output_like_reference(reference: Callable[..., Any], written: int, results: int) -> Callable[..., Any]:
-    """A function that returns empty results like those of a reference, in its layout unless they overlap themselves.
+    """Builds the function that returns empty results like those of a reference, with its strides unless they overlap.
 
     Args:
-        reference: returns the new values of what is written to, and then the results.
+        reference: returns the new values of the arguments that are written to, and then the results.
         written: how many arguments are written to.
         results: how many results the schema has.
     """
@@ -30,13 +30,13 @@ def output_like_reference(reference: Callable[..., Any], written: int, results: 
 
 
 def unknown_size(*, least: int = 0, most: int | None = None) -> Any:
-    """A size that depends on what tensors hold, for the `output` of an Operator with `sizes_from_data`.
+    """A size that depends on the values of tensors, for the `output` of an Operator with `sizes_from_data`.
 
     Args:
-        least: it is at least so large.
-        most: it is at most so large; None: nobody knows.
+        least: the smallest value that it can have.
+        most: the largest value that it can have; None: not known.
 
     Returns:
-        A size that a compiler carries along.
+        A symbolic size, which a compiler keeps as an unknown.
     """
     return torch.library.get_ctx().new_dynamic_size(min=least, max=most)

@@ -1,4 +1,4 @@
-"""Results of an operator: one or several, and lists of them, as one tuple and back again."""
+"""Converts results of an operator (one, several, or lists of tensors) into one tuple, and back."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 
 def as_tuple(results: Any) -> tuple[Any, ...]:
-    """One result as a tuple of one; several as they are."""
+    """Returns one result in a tuple, and several results as a tuple."""
     return tuple(results) if isinstance(results, (tuple, list)) else (results,)
 
 
 def single(results: tuple[Any, ...]) -> Any:
-    """The reverse of `as_tuple`."""
+    """Returns the result itself if there is only one: the reverse of `as_tuple`."""
     return results[0] if len(results) == 1 else results
 
 
 def flat_results(results: Any) -> tuple[Any, ...]:
-    """Results one by one, those in a list too."""
+    """Returns all tensors among the results in one tuple, including those in a list."""
     flat: list[Any] = []
     for result in as_tuple(results):
         flat.extend(result if isinstance(result, (tuple, list)) else (result,))
@@ -25,7 +25,7 @@ def flat_results(results: Any) -> tuple[Any, ...]:
 
 
 def nested(values: Sequence[Any], lists: Sequence[bool]) -> tuple[Any, ...]:
-    """Values that stand for results one by one, arranged as the results: the reverse of `flat_results`.
+    """Arranges values, one for each tensor among the results, as the results are: the reverse of `flat_results`.
 
     Args:
         values: one for each tensor among the results.

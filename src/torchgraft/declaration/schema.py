@@ -1,7 +1,7 @@
-"""A schema, read: the arguments of an operator in words that compilers can trace, and how a call is brought to it.
+"""Reads a schema: its arguments as plain values, which compilers can trace, and functions that arrange a call by it.
 
-An operator's tensors may stand anywhere among its arguments, and some of them in lists. Autograd knows neither: it
-takes tensors one by one. `Arrangement` takes arguments apart for it, and puts them together again.
+An operator's tensors may stand anywhere among its arguments, and some of them in lists. Autograd supports neither: it
+takes tensors one by one. `Arrangement` takes the tensors out of the arguments for it, and puts them back.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from torch import Tensor
 
 from torchgraft._private import pytorch
 
-# What stands for the default of an argument that has none.
+# The default of an argument that has none.
 REQUIRED: Any = ...
 
 _DEFAULT = re.compile(r"\s*=\s*(?:\[[^\]]*\]|\"[^\"]*\"|'[^']*'|[^,)\s]+)")
 
 
 class Argument(NamedTuple):
-    """An argument of a schema, in words: compilers trace what is explained, and PyTorch's own description they cannot.
+    """An argument of a schema, as plain values: compilers cannot trace PyTorch's own description of it.
 
     Attributes:
         name: as in the schema.
         kind: 'Tensor', 'int', 'float', 'bool', 'str', 'ScalarType', 'Device', 'Generator' or another word of the
-            schema; of a list that of its elements.
-        optional: whether None may stand for it.
+            schema; for a list, the kind of its elements.
+        optional: whether it may be None.
         is_list: whether it is a list.
         length: how many elements a list must have, as in `int[2]`; None: any number.
-        optional_elements: whether None may stand in a list.
+        optional_elements: whether elements of a list may be None.
         mutated: whether the operator writes to it.
         keyword_only: whether it must be named.
-        default: what it is where a call leaves it out, a `torch.dtype` for a ScalarType; `REQUIRED` where none may.
+        default: the value if a call leaves it out, a `torch.dtype` for a ScalarType; `REQUIRED` if no call may.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Argument(NamedTuple):
 
     @property
     def is_tensor(self) -> bool:
-        """Whether it is a tensor, or None in the place of one; no list."""
+        """Whether it is a tensor or an optional tensor, not a list."""
         return self.kind == "Tensor" and not self.is_list
 
     @property
@@ -61,7 +61,7 @@ class SchemaResult(NamedTuple):
     """A result of a schema.
 
     Attributes:
-        name: as in the schema; empty where it has none.
+        name: as in the schema; empty if it has none.
         is_list: whether it is a list of tensors.
     """
 
@@ -83,7 +83,7 @@ def read_schema(text: str) -> Schema:
         text: `namespace::name(Tensor input, ..., *, float eps=1e-5) -> Tensor`.
 
     Raises:
-        ValueError: PyTorch cannot read it, or an Operator cannot serve it; the message says why and what to do.
+        ValueError: PyTorch cannot read it, or an Operator does not support it; the message says why and what to do.
     """
     name = text.partition("(")[0].strip()
     try:
@@ -118,12 +118,12 @@ def read_schema(text: str) -> Schema:
     return Schema(arguments, results)
 
 
-# What PyTorch's name for a type and the schema's word for it differ in.
+# The schema's words for types that PyTorch names differently.
 _KINDS = {"SymIntType": "SymInt", "NumberType": "Scalar"}
 
 
 def _describe(argument: Any) -> Argument:
-    """A FunctionSchema's argument in words."""
+    """Describes an argument of PyTorch's FunctionSchema."""
     kind, optional = _without(argument.real_type, "OptionalType")
     kind, is_list = _without(kind, "ListType")
     kind, optional_elements = _without(kind, "OptionalType") if is_list else (kind, False)
@@ -142,7 +142,7 @@ def _describe(argument: Any) -> Argument:
 
 
 def _as_passed(kind: str, default: Any) -> Any:
-    """A default as a caller would pass it: PyTorch gives those of some kinds as numbers."""
+    """Returns a default as a caller would pass it. PyTorch gives defaults of some kinds as numbers."""
     if isinstance(default, list):
         return [_as_passed(kind, each) for each in default]
     make = pytorch.MADE_OF_NUMBERS.get(kind)
@@ -156,7 +156,7 @@ def _without(kind: Any, outer: str) -> tuple[Any, bool]:
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
-    """The tensors among values, those in lists too."""
+    """Yields the tensors among values, including those in lists."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
@@ -165,10 +165,10 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def positional_signature(text: str) -> str:
-    """The part of a schema behind its name, with neither defaults nor arguments that must be named.
+    """Returns a schema without its name and its defaults, in which all arguments are passed by position.
 
-    PyTorch leaves arguments out that equal their defaults when it calls a function written in Python. Of the raw name,
-    which is always called with all arguments by position, it leaves out none.
+    When PyTorch calls a function written in Python, it leaves out arguments that equal their defaults. The raw name has
+    this signature, so its functions always get all arguments.
     """
     opened = text.index("(")
     arguments, arrow, results = text[opened:].rpartition("->")
@@ -176,21 +176,21 @@ def positional_signature(text: str) -> str:
 
 
 def make_complete(name: str, arguments: Sequence[Argument]) -> Callable[..., tuple[Any, ...]]:
-    """Builds what turns a call by position and by name into all arguments, in the order of the schema.
+    """Builds the function that returns all arguments of a call in the order of the schema, with their defaults.
 
     Args:
         name: of the operator, for messages.
         arguments: of its schema.
     """
     most = sum(not argument.keyword_only for argument in arguments)
-    known = {argument.name for argument in arguments}
+    known = dict.fromkeys(argument.name for argument in arguments)
 
     def complete(values: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
         if len(values) > most:
             raise TypeError(f"{name} takes {most} arguments by position, got {len(values)}")
         for stranger in named:
             if stranger not in known:
-                raise TypeError(f"{name} has no argument {stranger}")
+                raise TypeError(f"{name} has no argument {stranger}, only {', '.join(known)}")
         found = list(values)
         for place, argument in enumerate(arguments):
             if place < len(values):
@@ -199,7 +199,7 @@ def make_complete(name: str, arguments: Sequence[Argument]) -> Callable[..., tup
             elif argument.name in named:
                 found.append(named[argument.name])
             elif argument.default is REQUIRED:
-                raise TypeError(f"{name}: {argument.name} is missing")
+                raise TypeError(f"{name}: {argument.name} is missing, and has no default")
             else:
                 found.append(argument.default)
         return tuple(found)
@@ -208,12 +208,12 @@ def make_complete(name: str, arguments: Sequence[Argument]) -> Callable[..., tup
 
 
 def by_name(function: Callable[..., Any], arguments: Sequence[Argument], before: int = 0) -> Callable[..., Any]:
-    """A function of all arguments by position, which passes those by name that the schema wants named.
+    """Wraps a function so that it takes all arguments by position; it passes keyword-only arguments on by name.
 
     Args:
         function: as its author wrote it.
         arguments: of the schema.
-        before: how many more the function takes before those of the schema.
+        before: how many arguments the function takes before those of the schema.
     """
     named = [argument.name for argument in arguments if argument.keyword_only]
     if not named:
@@ -230,12 +230,12 @@ class Arrangement(NamedTuple):
     """Where the tensors of an operator stand among its arguments.
 
     Attributes:
-        first: how many tensors the arguments begin with, where that is all of them; or None.
-        tensors: takes all tensors out of the arguments, those in lists one by one.
-        others: takes what is no tensor; each list of tensors leaves its length, or None.
-        together: the arguments again, of the tensors and of the others.
-        by_argument: values of tensors, one each, as values of the arguments that hold tensors, a tuple for a list.
-        flat: the reverse of `by_argument`; None in the place of a list stands for as many.
+        first: the number of tensors if they all come first; otherwise None.
+        tensors: returns all tensors among the arguments, those in lists one by one.
+        others: returns all arguments that are not tensors; a list of tensors is replaced by its length, or by None.
+        together: makes the arguments again from what `tensors` and `others` return.
+        by_argument: groups values, one for each tensor, by argument: a list of values for a list of tensors.
+        flat: the reverse of `by_argument`; None for a list of tensors becomes one None for each of its tensors.
     """
 
     first: int | None
@@ -247,7 +247,7 @@ class Arrangement(NamedTuple):
 
 
 def arrange(arguments: Sequence[Argument]) -> Arrangement:
-    """Where the tensors of a schema stand. What it returns is closures over numbers, as compilers trace them."""
+    """Finds where the tensors of a schema stand. Compilers can trace the functions: they are closures over numbers."""
     places = [place for place, argument in enumerate(arguments) if argument.holds_tensors]
     if any(arguments[place].is_list for place in places):
         return _arrange_lists(arguments)
@@ -278,7 +278,7 @@ def _taking(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]
 
 
 def _arrange_lists(arguments: Sequence[Argument]) -> Arrangement:
-    """An arrangement of arguments among which are lists of tensors."""
+    """The arrangement of arguments if some of them are lists of tensors."""
     single, listed = "single", "listed"
     kinds = [(listed if each.is_list else single) if each.holds_tensors else "" for each in arguments]
 

@@ -20,7 +20,7 @@ def _counted(number: int, what: str) -> str:
 
 
 class _Size(NamedTuple):
-    """A size in words: so many times what a name stands for, a number alone, or any size."""
+    """A size in words: a multiple of a named size, a number, or any size."""
 
     times: int
     name: str = ""
@@ -29,7 +29,7 @@ class _Size(NamedTuple):
         return self.name if self.times == 1 and self.name else f"{self.times}*{self.name}".rstrip("*")
 
     def of(self, sizes: dict[str, Any]) -> Any:
-        """The size, where its name is known."""
+        """Returns the size, from the sizes that the names stand for."""
         return self.times * sizes[self.name] if self.name else self.times
 
 
@@ -58,16 +58,16 @@ class Shapes:
 
     Args:
         operator: its name, for errors.
-        text: a shape for each tensor argument, `->`, also if there are no results, and a shape for each result; commas
-            separate shapes, and spaces the sizes of one. A name stands for one size wherever it is, and that of a
-            whole-number argument for its value; `2*d` is twice a name, `_` any size, `...` any sizes in a row,
-            everywhere the same ones, and `()` no size at all. Of a result `_` says that its size is not told here, as
-            `...` does where no argument has it. Lists are not looked at.
+        text: a shape for each tensor argument, then `->` (also if there are no results), then a shape for each result.
+            Commas separate shapes, and spaces the sizes of one shape. A name stands for the same size wherever it
+            occurs; the name of an int argument stands for its value. `2*d` is twice the size `d`, `_` any size, `...`
+            any number of sizes, everywhere the same ones, and `()` the shape without sizes. In a result, `_` leaves a
+            size open, and so does `...` if no argument has it. Lists are not checked.
         arguments: of the schema.
         results: of the schema.
 
     Raises:
-        ValueError: it does not say one shape for each tensor, or a result has a size that no argument has.
+        ValueError: it does not give one shape for each tensor, or a result has a size that no argument has.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Shapes:
             for place, argument in enumerate(arguments)
             if argument.kind in ("int", "SymInt") and not argument.is_list
         ]
-        # What stands in a list, or may be None, tells no size of a result.
+        # Tensors in a list, and those that may be None, cannot give the size of a result.
         telling = [shape for (_, argument), shape in pairs if argument.is_tensor and not argument.optional]
         known = {name for _, name in self._numbers}.union(*(shape.names for shape in telling))
         if strangers := sorted(set[str]().union(*(shape.names for shape in self._results)) - known):
@@ -134,11 +134,11 @@ class Shapes:
         return _Size(int(number or times or 1), name or "")
 
     def explain(self, *arguments: Any) -> None:
-        """Raises ValueError where a tensor has other sizes than it must."""
+        """Raises ValueError if the sizes of a tensor do not fit."""
         self._bind(arguments)
 
     def make_output(self, primary: int) -> Callable[..., Any]:
-        """Builds the function that returns contiguous empty results like the argument in a place."""
+        """Builds the function that returns contiguous empty results like the argument at a place."""
 
         def output(*arguments: Any) -> Any:
             sizes, rest = self._bind(arguments)
@@ -152,7 +152,7 @@ class Shapes:
         return output
 
     def _bind(self, arguments: Sequence[Any]) -> tuple[dict[str, Any], Sequence[Any]]:
-        """The sizes that each name and `...` stand for; raises ValueError if a tensor has other sizes than it must."""
+        """Returns the sizes that names and `...` stand for. Raises ValueError if the sizes of a tensor do not fit."""
         sizes = {name: arguments[place] for place, name in self._numbers}
         rest: Sequence[Any] | None = None
         for place, name, shape in self._tensors:
@@ -185,7 +185,7 @@ class Shapes:
     def _refusal(
         self, name: str, tensor: Tensor, shape: _Shape, sizes: dict[str, Any], rest: Sequence[Any] | None
     ) -> str:
-        """The message about a tensor that does not fit what was known before it was looked at."""
+        """Returns the message about a tensor whose sizes do not fit those of the tensors before it."""
         numbers = {number for _, number in self._numbers}
         said = []
         for known in dict.fromkeys(size.name for size in shape.sizes if size.name in sizes):

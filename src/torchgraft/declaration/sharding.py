@@ -1,6 +1,6 @@
 """How an operator may be spread over devices, in letters: `"N C _ _, C _ _ _, C -> N C _ _"`.
 
-This module knows tensors by their sizes alone; `torchgraft.operator.dtensor` tells PyTorch's DTensor what it finds.
+This module needs only the sizes of tensors; `torchgraft.operator.dtensor` passes its results to PyTorch's DTensor.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from torchgraft.declaration.shapes import Shapes
 _REST, _NEVER, _ANY = "...", "_", "*"
 _LETTER = re.compile(r"[A-Za-z]\w*")
 
-# How a tensor lies on the devices of one dimension of a mesh: cut along a dimension, the same everywhere, or in parts
-# that are yet to be added.
+# The placement of a tensor along one dimension of a mesh: the number of the dimension along which it is sharded, or one
+# of these. A partial tensor lies in summands, one on each device.
 REPLICATED, PARTIAL = "replicated", "partial"
 Placement = int | str
 
-# Of the choices, that of no letter: every device computes all.
+# Chosen in place of a letter: nothing is cut, and every device computes everything.
 _WHOLE = ""
 
 
 class ShardingError(ValueError):
-    """Tensors lie on devices in a way that an operator does not allow."""
+    """The placements of tensors are not among those that an operator allows."""
 
 
 class Cut(NamedTuple):
     """One way to spread a call over a mesh.
 
     Attributes:
-        letters: what is cut along each dimension of the mesh; empty where nothing is.
-        arguments: how each tensor argument lies, along each dimension of the mesh; None for an argument that is None.
-        results: how each result lies.
+        letters: the letter that is cut along each dimension of the mesh; empty if none is.
+        arguments: the placements of each tensor argument, along each dimension of the mesh; None for one that is None.
+        results: the placements of each result.
     """
 
     letters: tuple[str, ...]
@@ -58,7 +58,7 @@ class _Term(NamedTuple):
         return [letter for letter in (*self.front, *self.back) if letter != _NEVER]
 
     def dimensions(self, rank: int) -> dict[str, int] | None:
-        """The dimension of each letter in a tensor of a rank; None where it has too many dimensions or too few."""
+        """The dimension of each letter in a tensor of a rank; None if that is too many or too few dimensions."""
         if self.is_any:
             return {}
         more = rank - len(self.front) - len(self.back)
@@ -75,18 +75,18 @@ class Sharding:
     Args:
         operator: its name, for errors.
         text: a term for each tensor argument, `->`, and one for each result. A term has a word for each dimension: a
-            letter (or a longer name) where it may be cut, `_` or a number where it may not, and `...` for any number of
-            dimensions that may all be cut; `()` is a term without dimensions, and `*` one of any, none of which may be
-            cut. All dimensions of one letter are cut
-            together. A result that has the letter is cut, too; one that lacks it comes out in parts that are yet to be
-            added. `+` in front of a term says that this argument is added to the result, once. `name=C` says that a
-            whole-number argument is a size of C: each device is given its own share. What follows `;` is the reason why
-            other dimensions may not be cut.
+            letter (or a longer name) if it may be cut, `_` or a number if it may not, and `...` for any number of
+            dimensions that may all be cut. `()` is a term without dimensions, and `*` one with any dimensions, none of
+            which may be cut. All dimensions with the same letter are cut together. A result that has the letter is cut
+            too; a result that lacks it is partial: the results of all devices are yet to be added. `+` before a term
+            says that this argument is added to the result, once. `name=C` says that an int argument is a size of C, so
+            that each device gets its own share of it. The text after `;` is the reason why other dimensions may not be
+            cut.
         arguments: of the schema.
         results: of the schema.
 
     Raises:
-        ValueError: it does not say one term for each tensor, or what it says makes no sense.
+        ValueError: it does not give one term for each tensor, or it contradicts itself.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Sharding:
     def of_none(cls, operator: str, arguments: Sequence[Argument], results: Sequence[SchemaResult]) -> Sharding:
         """The sharding of an operator that declares none: no tensor may be cut."""
         tensors = ", ".join(_ANY for each in arguments if each.holds_tensors)
-        reason = f"none is declared; `graft shard {operator}` finds what may be"
+        reason = f"none is declared; `graft shard {operator}` finds what may be cut"
         return cls(operator, f"{tensors} -> {', '.join(_ANY for _ in results)}; {reason}", arguments, results)
 
     def of(self, shapes: Sequence[Sequence[Any] | None], values: Sequence[Any] = ()) -> ShardedCall:
@@ -172,8 +172,8 @@ class Sharding:
             found = {} if shape is None else term.dimensions(len(shape))
             if found is None:
                 raise ShardingError(
-                    f"{self.operator}: {name} has the shape {tuple(shape or ())}, which is another number of dimensions"
-                    f" than its sharding {self.text!r} gives"
+                    f"{self.operator}: {name} has the shape {tuple(shape or ())}, but its sharding {self.text!r} is for"
+                    " another number of dimensions: `...` in a sharding stands for any number"
                 )
             dimensions.append(found)
         sizes: dict[str, list[Any]] = {}
@@ -192,8 +192,8 @@ class ShardedCall(NamedTuple):
     Attributes:
         sharding: of the operator.
         shapes: the sizes of each tensor argument; None for one that is None.
-        dimensions: of each tensor argument the dimension of each letter.
-        sizes: of each letter the sizes of all dimensions that it stands for, and the numbers.
+        dimensions: for each tensor argument, the dimension of each letter.
+        sizes: for each letter, the sizes of all dimensions that it stands for, and the int arguments that are its size.
     """
 
     sharding: Sharding
@@ -202,34 +202,35 @@ class ShardedCall(NamedTuple):
     sizes: dict[str, list[Any]]
 
     def cuts(self, mesh: Sequence[int], ranks: Sequence[int]) -> Iterator[Cut]:
-        """Every way to spread the call over a mesh that the sharding allows and that these sizes permit.
+        """Yields every way to spread the call over a mesh that the sharding allows and these sizes permit.
 
         Args:
             mesh: how many devices it has along each dimension.
-            ranks: of the results; one that is not as its term says is the same everywhere, as it has no elements.
+            ranks: the number of dimensions of each result. A result whose rank does not fit its term has no elements,
+                and is replicated.
         """
         for letters in itertools.product((*self.sizes, _WHOLE), repeat=len(mesh)):
             if all(self.permits(letter, parts_of(letter, letters, mesh)) for letter in {*letters} - {_WHOLE}):
                 yield self.cut(letters, ranks)
 
     def permits(self, letter: str, parts: Sequence[int]) -> bool:
-        """Whether cutting so many times leaves every device with a part, and parts of all tensors that fit together."""
+        """Whether each device gets a part of the letter's dimensions, and the parts of all tensors fit together."""
         sizes = self.sizes[letter]
         least = min(sizes)
         if all(size == least for size in sizes):
             return bool(least > 0) and min(_shares(least, parts)) > 0
-        # Rows of 2 * C lie with the columns of C that they belong to only where both are cut evenly.
+        # Sizes C and 2 * C stay aligned on each device only if both are divided evenly.
         return bool(least > 0) and least % math.prod(parts) == 0 and all(size % least == 0 for size in sizes)
 
     def cut(self, letters: Sequence[str], ranks: Sequence[int]) -> Cut:
-        """How arguments and results lie where a letter is cut along each dimension of the mesh."""
+        """Returns the placements of arguments and results if these letters are cut, one along each mesh dimension."""
         sharding = self.sharding
         results = [term.dimensions(rank) for term, rank in zip(sharding.results, ranks, strict=True)]
         arguments = []
         for term, dimensions, shape in zip(sharding.arguments, self.dimensions, self.shapes, strict=True):
             where = []
             for each in letters:
-                # What is added to results that come out in parts must be in parts, or it would be added several times.
+                # An argument that is added to partial results must be partial, or every device would add all of it.
                 in_parts = term.is_added and not any(found and each in found for found in results)
                 where.append(
                     REPLICATED if each == _WHOLE else dimensions.get(each, PARTIAL if in_parts else REPLICATED)
@@ -245,13 +246,13 @@ class ShardedCall(NamedTuple):
         )
 
     def refuse_others(self, placements: Sequence[Sequence[Any] | None]) -> None:
-        """Raises where a tensor is cut along a dimension that has no letter.
+        """Raises an error if a tensor is sharded along a dimension that has no letter.
 
         Args:
-            placements: how each tensor argument lies, along each dimension of the mesh.
+            placements: of each tensor argument, along each dimension of the mesh.
 
         Raises:
-            ShardingError: with the argument, the dimension, and what may be cut.
+            ShardingError: the message names the argument, the dimension, and the dimensions that may be sharded.
         """
         sharding = self.sharding
         for (_, name), dimensions, where in zip(sharding.tensors, self.dimensions, placements, strict=True):
@@ -270,7 +271,7 @@ class ShardedCall(NamedTuple):
                 )
 
     def gathered(self, placements: Sequence[Sequence[Any] | None], mesh: Sequence[int]) -> str:
-        """Why a tensor that is cut along a letter is gathered all the same; empty where these sizes permit the cut."""
+        """Returns why a tensor that is sharded along a letter is gathered; empty if these sizes permit the cut."""
         for (_, name), dimensions, where in zip(self.sharding.tensors, self.dimensions, placements, strict=True):
             letters = {dimension: letter for letter, dimension in dimensions.items()}
             cut = [letters.get(each, _WHOLE) if isinstance(each, int) else _WHOLE for each in where or ()]
@@ -278,16 +279,17 @@ class ShardedCall(NamedTuple):
                 parts = parts_of(letter, cut, mesh)
                 if not self.permits(letter, parts):
                     sizes = ", ".join(map(str, dict.fromkeys(self.sizes[letter])))
-                    return f"{name} is gathered: sizes {sizes} cannot be cut {math.prod(parts)} times so that parts fit"
+                    count = math.prod(parts)
+                    return f"{name} is gathered: sizes {sizes} cannot be cut into {count} parts that fit together"
         return ""
 
     def numbers(
         self, letters: Sequence[str], mesh: Sequence[int], values: Sequence[Any], at: Sequence[int]
     ) -> Mapping[int, Any]:
-        """The numbers that a device is given in the place of the call's, by their places among the arguments.
+        """Returns the int arguments that a device gets in place of the call's, by their places among the arguments.
 
         Args:
-            letters: what is cut along each dimension of the mesh.
+            letters: the letter that is cut along each dimension of the mesh.
             mesh: how many devices it has along each dimension.
             values: all arguments.
             at: the device's place in the mesh.
@@ -302,13 +304,13 @@ class ShardedCall(NamedTuple):
 
 
 def share(size: Any, parts: int, place: int) -> Any:
-    """How much of a size one of several devices has: as `torch.chunk` cuts, so that the last ones may have less."""
+    """Returns one device's share of a size. Sizes are cut as `torch.chunk` does, so the last devices may get less."""
     most = -(-size // parts)
     return max(0, min(most, size - most * place))
 
 
 def _shares(size: int, parts: Sequence[int]) -> set[int]:
-    """The sizes of all parts where a size is cut once and again."""
+    """Returns the sizes of all parts if a size is cut, and then each part is cut again."""
     found = {size}
     for count in parts:
         found = {share(each, count, place) for each in found for place in range(count)}
@@ -316,16 +318,16 @@ def _shares(size: int, parts: Sequence[int]) -> set[int]:
 
 
 def parts_of(letter: str, letters: Sequence[str], mesh: Sequence[int]) -> list[int]:
-    """Along which dimensions of the mesh a letter is cut: how many devices each has."""
+    """Returns the number of devices along each dimension of the mesh that cuts a letter."""
     return [count for each, count in zip(letters, mesh, strict=True) if each == letter]
 
 
 def moved(here: Sequence[Any], there: Sequence[Any], mesh: Sequence[int], size: float) -> float:
-    """The bytes that a device sends so that a tensor lies otherwise; infinite where no collective makes it so.
+    """Returns the bytes that a device sends to change the placement of a tensor; infinite if no collective does it.
 
     Args:
-        here: how the tensor lies along each dimension of the mesh.
-        there: how it is to lie.
+        here: the placement now, along each dimension of the mesh.
+        there: the placement that is wanted.
         mesh: how many devices there are along each dimension.
         size: the bytes of all of the tensor.
     """
@@ -334,7 +336,7 @@ def moved(here: Sequence[Any], there: Sequence[Any], mesh: Sequence[int], size: 
     for one, other, count in zip(here, there, mesh, strict=True):
         share_of_others = (count - 1) / count
         if one == other or (one == REPLICATED and other != REPLICATED):
-            # A device keeps its own part of what it has, and of a sum that is known it makes parts.
+            # Nothing is sent: a device keeps a part of a replicated tensor, or makes summands of it.
             held = held / count if one != other and isinstance(other, int) else held
         elif other == PARTIAL:
             return math.inf
@@ -374,7 +376,7 @@ def read_sharding(
         random: as declared.
 
     Raises:
-        ValueError: it makes no sense, or DTensor cannot take the operator.
+        ValueError: the text is wrong, or DTensor does not support the operator.
     """
     name = operator.partition("::")[2]
     if text is not None and (why := why_unsharded(arguments, results, sizes_from_data, random)):
@@ -391,7 +393,7 @@ def read_sharding(
             if size in whole - numbers and letter in term.letters:
                 raise ValueError(
                     f"{operator}: a result has the size {size} where sharding cuts it along {letter}, and each device"
-                    f" would be given all of {size}: say {size}={letter} beside the arguments"
+                    f" would be given all of {size}: write {size}={letter} after the arguments"
                 )
     return sharding
 
@@ -399,7 +401,7 @@ def read_sharding(
 def why_unsharded(
     arguments: Sequence[Argument], results: Sequence[SchemaResult], sizes_from_data: bool, random: Sequence[str]
 ) -> str:
-    """Why DTensor cannot take an operator; empty if it can.
+    """Returns why DTensor does not support an operator; empty if it does.
 
     Args:
         arguments: of its schema.
@@ -410,9 +412,9 @@ def why_unsharded(
     if any(argument.mutated for argument in arguments):
         return "it writes to its arguments"
     if any(each.holds_tensors and each.is_list for each in arguments) or any(each.is_list for each in results):
-        return "it takes or gives lists of tensors"
+        return "it takes or returns lists of tensors"
     if any(argument.holds_tensors and argument.keyword_only for argument in arguments):
-        return "it has tensors that must be named, which DTensor does not move"
+        return "it has keyword-only tensors, which DTensor does not redistribute"
     if random:
         return "its results are random, and every device would draw the same"
-    return "sizes of its results depend on what tensors hold" if sizes_from_data else ""
+    return "sizes of its results depend on the values of tensors" if sizes_from_data else ""

@@ -1,6 +1,6 @@
-"""An operator in autograd: the Functions that record its gradient, and compute it by its formula or its reference.
+"""Records gradients: the autograd Functions of an operator, which compute its gradient by its formula or its reference.
 
-All of it is closures over functions, tuples and numbers, because TorchDynamo traces it and cannot wrap an object.
+They are closures over functions, tuples and numbers, because TorchDynamo traces them and cannot wrap other objects.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _Backward = Callable[[Any, int, Sequence[Tensor | None]], Sequence[Tensor | None
 
 
 class Autograd(NamedTuple):
-    """An operator's places in autograd.
+    """The functions by which calls of an operator enter autograd.
 
     Attributes:
         eager: calls the kernel and records a gradient; cheaper to call than `functional`. Takes the tensors, and then
             all numbers in one tuple: autograd spends most of a microsecond on each argument of a Function.
-        functional: the same, in the form that torch.func and torch.compile understand; takes each argument by itself.
-        public: the same, over the public name.
-        replace_formula: puts another formula in the place of the operator's, and returns the one that was there, for
-            checks that find out which part of an operator is wrong.
+        functional: the same, in the form that torch.func and torch.compile understand; takes each argument separately.
+        public: as `functional`, but calls the public name.
+        replace_formula: replaces the gradient formula, and returns the earlier one; for checks that find out which part
+            of an operator is wrong.
     """
 
     eager: Callable[..., Any]
@@ -82,7 +82,7 @@ def _make_saving(declaration: Declaration) -> tuple[Callable[..., None], Callabl
     def save(
         ctx: Any, values: Sequence[Tensor | None], others: tuple[Any, ...], results: Any, *, has_all: bool = True
     ) -> None:
-        """Keeps what the backward pass reads; `has_all`: whether the hidden results are among the Function's own."""
+        """Keeps what the backward pass reads. `has_all`: whether the Function returns the hidden results too."""
         ctx.others = others
         if gives_lists:
             ctx.has_all = has_all
@@ -112,7 +112,7 @@ def _make_saving(declaration: Declaration) -> tuple[Callable[..., None], Callabl
 
 
 def _make_eager(names: Names, save: Callable[..., None], mark: Callable[..., None], backward: _Backward) -> Any:
-    """Builds the Function for eager calls, the cheapest in Python: it takes all that is no tensor in one tuple."""
+    """Builds the Function for eager calls, the cheapest in Python: arguments that are not tensors come in one tuple."""
     declaration, kernel = names.declaration, pytorch.callee_of(names.raw)
     tensors_first, together = declaration.arrangement.first is not None, declaration.arrangement.together
     visible, gives_lists = declaration.visible, any(declaration.lists)
@@ -176,7 +176,7 @@ def _make_functional(
 
 
 def _count_others(declaration: Declaration) -> int:
-    """How many arguments of a Function are no tensors: a list of tensors leaves its length among them."""
+    """The number of a Function's arguments that are not tensors. A list of tensors has one among them: its length."""
     return sum(not argument.is_tensor for argument in declaration.arguments)
 
 
@@ -201,7 +201,7 @@ def _make_backward(
     hides_from_unsaved = unsaved_count > 0 and declaration.output_count > visible_outputs
 
     def gradients_of(ctx: Any, needs_grad: Sequence[Any], flat_grads: Sequence[Tensor | None]) -> Sequence[Any]:
-        """The gradients of the arguments that hold tensors, of such a list a list.
+        """Returns a gradient for each argument that holds tensors; for a list of tensors, a list.
 
         `flat_grads` are those of the visible results, or of all results if `ctx.has_all` is true.
         """
@@ -233,8 +233,8 @@ def _make_backward(
         arguments = (*values, *ctx.others) if tensors_first else together(values, ctx.others)
         if any_autocast():
             if is_compiling():
-                # torch.compile begins again where it first reads a stride of a gradient. Begun again inside the scope
-                # below, it would never leave the scope.
+                # torch.compile starts its trace again when it first reads a stride of a gradient. If it did so inside
+                # the scope below, it would never leave the scope.
                 for each in flat_results(output_grads) if gives_lists else output_grads:
                     if each is not None:
                         each.stride()
@@ -263,9 +263,10 @@ def _make_backward(
 def _make_hidden(declaration: Declaration) -> Callable[..., tuple[Tensor, ...]]:
     """Builds `with_gradients(needs_grad, hidden, values, others, tracks)`: hidden results that can be differentiated.
 
-    A gradient that reads hidden results is differentiated again through them, and they through the reference. That
-    needs all arguments, so it is refused where `unsaved` names one of which a gradient is asked. In transforms of
-    torch.func others may ask for it than those that this gradient knows of: `tracks` stand for these arguments there.
+    The second derivative of a formula that reads hidden results goes through these results, which are differentiated
+    through the reference. The reference needs all arguments, so a second derivative is refused if an argument in
+    `unsaved` needs a gradient. Under torch.func an outer transform may need such a gradient without this gradient
+    knowing it. There `tracks` stand for these arguments, and the refusal comes when a gradient reaches one of them.
     """
     arrangement, visible_outputs = declaration.arrangement, declaration.visible_outputs
     unsaved_places = _unsaved_places(declaration)
@@ -329,12 +330,12 @@ def _make_hidden(declaration: Declaration) -> Callable[..., tuple[Tensor, ...]]:
 
 
 def _unsaved_places(declaration: Declaration) -> list[int]:
-    """Where among the tensor arguments those stand that are not kept for the gradient."""
+    """The places, among the tensor arguments, of those that are not kept for the gradient."""
     return [place for place, each in enumerate(declaration.tensor_arguments) if each.name in declaration.unsaved]
 
 
 def _tracks_of(arguments: Iterable[Tensor | None]) -> tuple[Tensor | None, ...]:
-    """Tensors without elements whose gradients would be those of arguments, and which keep no memory of these."""
+    """Returns tensors without elements that autograd connects with arguments, but that keep none of their memory."""
     with torch.enable_grad():
         return tuple(None if each is None else each.unsqueeze(0)[:0].clone() for each in arguments)
 
@@ -344,11 +345,11 @@ _Choice = Callable[[_Tensors], _Tensors]
 
 
 def _choose_saved(declaration: Declaration) -> tuple[_Choice | None, _Choice | None, int]:
-    """Which of an operator's tensor arguments, none of them a list, are kept for its gradient.
+    """Chooses the tensor arguments that are kept for the gradient; none of them is a list.
 
     Returns:
-        A function that takes those that are kept out of all; one that puts them back in their places, with None in the
-        others; and how many are kept. None and None if all are.
+        A function that selects the arguments that are kept; one that puts them back in their places, with None in the
+        others; and how many are kept. If all are kept, None stands for both functions.
     """
     names = [argument.name for argument in declaration.tensor_arguments]
     places = [place for place, name in enumerate(names) if name not in declaration.unsaved]
@@ -367,12 +368,12 @@ def _choose_saved(declaration: Declaration) -> tuple[_Choice | None, _Choice | N
 
 
 def _none_needed(needed: Any) -> Any:
-    """False for each tensor, in the form of `needed`: one bool, or a list of them."""
+    """Returns False for each tensor, in the form of `needed`: one bool, or a list of bools."""
     return [False] * len(needed) if isinstance(needed, (list, tuple)) else False
 
 
 def _drop_unneeded(name: str, tensors: Sequence[str], gradients: Any, needs_grad: Sequence[Any]) -> Sequence[Any]:
-    """The gradients that a formula returned, with None for each that is not needed.
+    """Returns the gradients of a formula, with None for each that is not needed.
 
     Args:
         name: of the operator.

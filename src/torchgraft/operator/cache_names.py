@@ -1,6 +1,6 @@
-"""The word by which the caches of compilers tell one declaration of an Operator from another.
+"""Names the declaration of an Operator for compilers' caches, so that these tell one declaration from another.
 
-It follows from everything that compiled code takes for granted about a call; `fingerprint` describes that.
+The name follows from everything that compiled code takes for granted about a call; `fingerprint` makes it.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _shipped: dict[str, Any] = {}
 
 
 def note_what_is_shipped(kind: type[_Operator]) -> None:
-    """Remembers the attributes of the class, so that those which a user adds are found."""
+    """Remembers the attributes of the class, so that attributes which a user adds can be found."""
     _shipped.update(vars(kind))
 
 
 def word_of(operator: _Operator, kind: type[_Operator]) -> str:
-    """The word of an operator, as its functions and all operators that these may call are now.
+    """Returns the name of an operator's declaration, from its functions and the operators that these may call.
 
     Args:
-        operator: that is compiled.
+        operator: is to be compiled.
         kind: the class Operator.
     """
-    # Functions of a declaration may call other operators, whose own words may be older than what these refer to.
+    # Functions of a declaration may call other operators, and the names of these may be out of date.
     meanings: dict[str, tuple[Any, Callable[[], Any]]] = {"Operator": (kind, partial(_put_into, kind))}
     meanings.update((name, (each, partial(_meaning, each))) for name, each in kind.registered.items())
     return fingerprint(_taken_for_granted(operator), meanings)

@@ -1,7 +1,7 @@
 """The choice made at each call: which of an operator's two names to call, and through what.
 
-docs/design/calls.md explains it. Its two tables have the rows of the two functions `call` here, in the same order and
-words.
+docs/design/calls.md explains it. Its two tables have the rows of the functions that `_make_compiled_call` and
+`make_call` build, in the same order and words.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torchgraft.operator.gradients import is_of_reference
 
 _Call = Callable[[Sequence[Any]], Any]
 
-# Classes that do nothing of their own when an operator is called on them.
+# Classes of tensors that do not change what a call of an operator does.
 _PLAIN_TENSORS = frozenset((Tensor, torch.nn.Parameter))
 
 
@@ -130,15 +130,15 @@ def variable_of(call: Callable[..., Any], name: str) -> CellType | None:
 
 
 def replace_in_call(call: Callable[..., Any], name: str, change: Callable[[Any], Any]) -> Callable[[], None]:
-    """Replaces what `call` of `make_call` refers to by a name, so that calls pay for it only while it is replaced.
+    """Replaces a variable that an operator's call uses, so that calls pay for a hook only while it is in place.
 
     Args:
-        call: of an operator; one that has nothing of this name stays as it is.
+        call: what `make_call` built. Nothing is replaced if it does not use the variable.
         name: of a variable of `make_call`.
-        change: makes the replacement of what is there.
+        change: returns the replacement; it gets the value of the variable.
 
     Returns:
-        A function that puts back what was there, unless the operator has been declared anew since.
+        A function that restores the value, unless the operator was declared again in between.
     """
     if (cell := variable_of(call, name)) is None:
         return lambda: None
@@ -247,13 +247,14 @@ def _make_reference_call(declaration: Declaration) -> _Call:
 
 
 def _make_checked_reference_call(declaration: Declaration) -> _Call:
-    """Builds the function that runs the reference if nothing but PyTorch checks its arguments."""
+    """Builds the function for a reference that is the best kernel: it checks what PyTorch would accept, and runs it."""
     visible, reference, any_autocast = declaration.visible, declaration.reference, pytorch.any_autocast
     take_tensors, first_of = declaration.arrangement.tensors, _first_of(declaration)
     dtypes, explain = declaration.dtypes or (), _make_explain_kinds(declaration)
 
     def call(arguments: Sequence[Any]) -> Any:
-        # PyTorch may take dtypes that the operator does not, and meta beside anything; all else it refuses.
+        # PyTorch may accept dtypes that the operator does not, and tensors on meta beside others. All other wrong
+        # arguments it refuses itself.
         device = first_of(arguments).device
         for tensor in take_tensors(arguments):
             if tensor is not None and (tensor.dtype not in dtypes or tensor.device != device):
@@ -283,7 +284,7 @@ def _make_missing_dtype_call(declaration: Declaration) -> _Call:
 
 
 def _make_explain_kinds(declaration: Declaration) -> Callable[[Sequence[Any]], None]:
-    """Builds the function that raises if the types, dtypes or devices of the arguments make no sense."""
+    """Builds the function that raises an error if types, dtypes or devices of the arguments are wrong."""
     name, arguments = declaration.name, declaration.arguments
     dtypes_of, mixed = declaration.dtypes_of, declaration.mixed
 
@@ -311,7 +312,7 @@ def _make_apply(declaration: Declaration) -> Callable[[Callable[..., Any], Seque
 
 
 def _make_detach_unneeded(declaration: Declaration) -> Callable[[Sequence[Any]], tuple[bool, Any]]:
-    """Builds the function that detaches all arguments if only those without a gradient of their own need one.
+    """Builds the function that detaches all arguments if each that requires a gradient is declared not differentiable.
 
     It returns whether a gradient is needed, and the arguments.
     """
@@ -326,21 +327,21 @@ def _make_detach_unneeded(declaration: Declaration) -> Callable[[Sequence[Any]],
 
 
 def _met(value: Any) -> Any:
-    """The value of an argument: TorchDynamo would lose a number that it first meets inside a Function."""
+    """Returns an argument in a form that TorchDynamo keeps: it would lose a float that it first sees in a Function."""
     if isinstance(value, (list, tuple)):
         return [_met(each) for each in value]
     return value * 1.0 if isinstance(value, float) else value
 
 
 def _first_of(declaration: Declaration) -> Callable[[Sequence[Any]], Any]:
-    """Builds the function that finds the tensor whose device and dtype decide."""
+    """Builds the function that returns the tensor whose device and dtype decide those of the call."""
     primary, take_tensors = declaration.primary, declaration.arrangement.tensors
 
     def first_of(arguments: Sequence[Any]) -> Any:
         value = arguments[primary]
         if isinstance(value, Tensor):
             return value
-        # It is a list, or None stands for it.
+        # The argument is a list, or None.
         return next(tensor for tensor in take_tensors(arguments) if tensor is not None)
 
     return first_of

@@ -1,4 +1,4 @@
-"""Operators as what they are made of, for tools that know PyTorch's own alone."""
+"""Decomposes operators into PyTorch's own, for tools that know no others."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torchgraft.operator import Operator
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The reference of every operator of this process, by its overloads in `torch.ops`.
 
-    What ONNX, other backends and quantisation find in an exported program is then PyTorch's own operators:
-    `program.run_decompositions({**torch.export.default_decompositions(), **torchgraft.decompositions()})`.
+    With these, an exported program calls only PyTorch's own operators, which ONNX, other backends and quantisation
+    know: `program.run_decompositions({**torch.export.default_decompositions(), **torchgraft.decompositions()})`.
 
-    Operators that write to their arguments are left out, as they are no functions.
+    Operators that write to their arguments are left out, because a decomposition must not write.
     """
     return {
         overload: function

@@ -1,6 +1,6 @@
-"""Derives the sharding of an operator: cuts its tensors along every dimension and asks the reference.
+"""Derives the sharding of an operator: cuts its tensors along each dimension, and calls the reference on the parts.
 
-A letter is right if the results of the reference for the parts, joined or added, are its results for the whole.
+A letter is right if the results of the reference for the parts, joined or added, equal its results for the whole.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from torchgraft.declaration.results import as_tuple
 from torchgraft.declaration.sharding import PARTIAL, REPLICATED, Placement, Sharding, share
 from torchgraft.sampling import Sample, Samples
 
-# At most so many samples are cut, references are called for one letter, and elements are in one sample: all of it takes
-# seconds at most.
+# Limits on the samples that are cut, on the groups of dimensions that are tried for one letter, and on the elements of
+# a sample. Together they keep the search to a few seconds.
 _SAMPLES, _TRIALS, _ELEMENTS = 6, 4000, 20_000
-
 
 # Every size is cut into each of these numbers of parts.
 _PARTS = (2, 3)
@@ -33,9 +32,9 @@ class _Letter(NamedTuple):
     """Dimensions that are cut together.
 
     Attributes:
-        arguments: of each tensor argument the dimension, or how it lies otherwise.
-        results: of each result the same.
-        numbers: the places of the numbers that are sizes of it.
+        arguments: for each tensor argument, the dimension, or the placement if none is cut.
+        results: the same for each result.
+        numbers: the places of the int arguments that are sizes of it.
     """
 
     arguments: tuple[Placement, ...]
@@ -44,12 +43,12 @@ class _Letter(NamedTuple):
 
 
 def derive_at_need(operator: Declaration, samples: Samples) -> Sharding:
-    """Derives the sharding of an operator that declares none; warns, once, which declaration saves the time."""
+    """Derives the sharding of an operator, and warns once with the text that would save the time."""
     with pytorch.without_modes(), torch.no_grad():
         sharding = derive(operator, samples)
     warnings.warn(
         f"{operator.name}: its sharding was derived from its reference: declare sharding={sharding.text!r}, which saves"
-        " the time and is proved by `graft check --property sharding`",
+        " the time, and prove it with `graft check --property sharding`",
         UserWarning,
         stacklevel=2,
     )
@@ -61,10 +60,10 @@ def derive(operator: Declaration, samples: Samples) -> Sharding:
 
     Args:
         operator: with a reference.
-        samples: its inputs; those that are small and not empty are asked.
+        samples: its inputs; those that are small and not empty are used.
 
     Raises:
-        ValueError: samples have tensors of numbers of dimensions that no text speaks of.
+        ValueError: no text fits the numbers of dimensions of all samples.
     """
     calls = [
         _values(operator, sample)
@@ -102,7 +101,7 @@ def derive(operator: Declaration, samples: Samples) -> Sharding:
 
 
 def holds(operator: Declaration, sharding: Sharding, values: Sequence[Any]) -> bool:
-    """Whether each letter of a sharding holds for a call, by the reference."""
+    """Whether the reference confirms each letter of a sharding for a call."""
     shapes = [None if values[place] is None else values[place].shape for place, _ in sharding.tensors]
     call = sharding.of(shapes, values)
     results = as_tuple(operator.reference(*values))
@@ -148,7 +147,7 @@ def _candidates(
     dimension: int,
     found: Sequence[_Letter],
 ) -> Iterator[tuple[tuple[Placement, ...], tuple[int, ...]]]:
-    """Yields dimensions that may be cut with one of an argument: sizes that are multiples. Larger groups come first."""
+    """Yields groups of dimensions to try with one of an argument, the larger groups first: sizes that are multiples."""
     sizes = [values[places[number]].shape[dimension] for values in calls]
     options: list[list[Placement]] = []
     for other, place in enumerate(places):
@@ -175,7 +174,7 @@ def _candidates(
     for numbers in ((), *((each,) for each in whole)):
         for where in chosen:
             yield where, numbers
-    # A tensor that is added to a sum of products, such as a bias, may lie in parts.
+    # A tensor that is added to a sum of products, such as a bias, may be partial.
     for where in chosen:
         for other in range(len(places)):
             if where[other] == REPLICATED and calls[0][places[other]] is not None:
@@ -211,7 +210,7 @@ def _try(
         results = as_tuple(operator.reference(*values))
         for number, (result, each) in enumerate(zip(results, zip(*found, strict=True), strict=True)):
             if result.numel() == 0:
-                # A gradient that nobody wants has no elements, so any placement is right.
+                # A gradient that is not needed has no elements, so any placement is right.
                 continue
             before, ways = possible[number], _ways(result, each)
             possible[number] = ways if before is None else [way for way in before if way in ways]

@@ -1,6 +1,6 @@
-"""Tells PyTorch's DTensor how operators may be sharded. Imported with torchgraft, and imports nothing of DTensor.
+"""Tells PyTorch's DTensor how operators may be sharded. It is imported with torchgraft, and imports nothing of DTensor.
 
-The names of PyTorch's that this leans on are private. `tests/test_torch_private.py` calls each.
+It uses private names of PyTorch. `tests/test_torch_private.py` calls each.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ class Sharded(NamedTuple):
 
     Attributes:
         declaration: of the operator.
-        sharding: returns what may be cut over devices. If that is to be derived, the first call takes long.
+        sharding: returns the sharding. If it is to be derived, the first call takes long.
     """
 
     declaration: Declaration
     sharding: Callable[[], Sharding]
 
 
-# By their qualified names, those that are declared. A rule looks its operator up: of a name that is declared again
-# PyTorch goes on asking what it was told first.
+# The declared operators, by qualified name. A rule looks its operator up here, because PyTorch keeps the first rule of
+# a name that is declared again.
 _known: dict[str, Sharded] = {}
 
 
@@ -83,7 +83,7 @@ def register(names: Names, sharding: Callable[[], Sharding]) -> None:
 
     Args:
         names: of the operator.
-        sharding: returns what may be cut over devices, which may take long.
+        sharding: returns the sharding, which may take long.
     """
     name = names.declaration.qualified_name
     _known[name] = Sharded(names.declaration, sharding)
@@ -105,12 +105,12 @@ def forget(qualified_name: str) -> None:
 
 
 def dtensor() -> Any:
-    """The class DTensor, where it was imported; else None."""
+    """Returns the class DTensor if it was imported, and otherwise None."""
     return getattr(sys.modules.get(_MODULE), "DTensor", None)
 
 
 def clear_cache() -> None:
-    """Makes DTensor ask the rules again."""
+    """Makes DTensor call the rules again."""
     dtensor_rules.clear_sharding_cache(dtensor())
 
 
@@ -121,7 +121,7 @@ def _register(name: str, overloads: Sequence[Any]) -> None:
 
 
 def _make_rule(name: str) -> Callable[[Any], Any]:
-    """Builds the rule that DTensor asks once for each kind of call: how arguments and results lie."""
+    """Builds the rule that DTensor calls once for each kind of call. It returns placements of arguments and results."""
 
     def rule(schema: Any) -> Any:
         known = _known.get(name)
@@ -132,7 +132,10 @@ def _make_rule(name: str) -> Callable[[Any], Any]:
         specs = [values[place] if place < len(values) else None for place, _ in sharding.tensors]
         mesh, *others = dict.fromkeys(spec.mesh for spec in specs if spec is not None)
         if others:
-            raise ShardingError(f"{operator.name}: all tensors must be on one mesh, got {mesh} and {others[0]}")
+            raise ShardingError(
+                f"{operator.name}: all tensors must be on one mesh, got {mesh} and {others[0]}: distribute them on the"
+                " same mesh"
+            )
         call = sharding.of([None if spec is None else spec.shape for spec in specs], values)
         here = [None if spec is None else tuple(map(_read, spec.placements)) for spec in specs]
         call.refuse_others(here)
@@ -163,7 +166,7 @@ def _make_rule(name: str) -> Callable[[Any], Any]:
 
 
 def _differs(one: Any, other: Any) -> bool:
-    """Whether a number is another one."""
+    """Whether an int argument was replaced by another number."""
     return isinstance(one, int) and one is not other and one != other
 
 
@@ -175,7 +178,7 @@ def _bytes(spec: Any) -> int:
 def _cheapest(
     call: ShardedCall, here: Sequence[Any], mesh: Sequence[int], ranks: Sequence[int], sizes: Sequence[int]
 ) -> Cut:
-    """The way to spread a call that moves the fewest bytes; none moves if the tensors lie well."""
+    """Returns the cut that moves the fewest bytes: none, if the tensors already have its placements."""
     cuts = list(call.cuts(mesh, ranks))
     for cut in cuts:
         if cut.arguments == tuple(here):
@@ -195,12 +198,12 @@ def _cheapest(
 def on_shards(
     declaration: Declaration, sharding: Callable[[], Sharding], gradient: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """A gradient formula that differentiates a reference; of DTensors each device differentiates its own part.
+    """Wraps a formula that differentiates a reference: with DTensors, each device differentiates its own part.
 
     Args:
         declaration: of the operator.
         sharding: as for `register`.
-        gradient: differentiates the reference of plain tensors.
+        gradient: the formula, for plain tensors.
     """
     name = declaration.qualified_name
     _differentiated[name] = Sharded(declaration, sharding)
@@ -243,13 +246,13 @@ def _differentiate(
     local = list(arguments)
     for (place, _), tensor, where in zip(sharding.tensors, tensors, cut.arguments, strict=True):
         if tensor is not None and where is not None:
-            # The gradient of what is added does not depend on it.
+            # The gradient of a summand does not depend on the summand.
             local[place] = _local(tensor, [REPLICATED if each == PARTIAL else each for each in where])
     at = mesh.get_coordinate()
     for place, number in call.numbers(cut.letters, counts, arguments, at or [0] * len(counts)).items():
         local[place] = number
     local_grads = [
-        # Parts that are added have the gradient of their sum.
+        # Each summand has the gradient of the sum.
         grad if grad is None else _local(grad, [REPLICATED if each == PARTIAL else each for each in where])
         for grad, where in zip(output_grads, cut.results, strict=False)
     ]
@@ -263,7 +266,7 @@ def _differentiate(
 
 
 def _of_gradient(placement: Placement, letter: str) -> Placement:
-    """How the gradient of an argument lies that lies so where a letter is cut."""
+    """Returns the placement of an argument's gradient, from that of the argument and the letter that is cut."""
     if placement == PARTIAL:
         return REPLICATED
     return PARTIAL if placement == REPLICATED and letter else placement
@@ -274,7 +277,7 @@ def _local(tensor: Any, placements: Sequence[Placement]) -> Any:
 
 
 def _whole(local: Any, like: Any, placements: Sequence[Placement]) -> Any:
-    """A DTensor of what each device has, of the size of another."""
+    """Makes a DTensor from the part on each device, with the sizes of another DTensor."""
     kept = [placement_of(each) for each in placements]
     return dtensor().from_local(
         local,
@@ -287,7 +290,7 @@ def _whole(local: Any, like: Any, placements: Sequence[Placement]) -> Any:
 
 
 def _read(placement: Any) -> Placement:
-    """A placement of PyTorch's; text that is neither of ours for one that is not known here."""
+    """Converts a placement of PyTorch's. An unknown one becomes its text, which equals none of ours."""
     from torch.distributed.tensor import Shard
 
     if placement.is_replicate():
@@ -298,7 +301,7 @@ def _read(placement: Any) -> Placement:
 
 
 def placement_of(placement: Placement) -> Any:
-    """One of ours as PyTorch's."""
+    """Converts a placement of ours to PyTorch's."""
     from torch.distributed.tensor import Partial, Replicate, Shard
 
     if isinstance(placement, int):
@@ -311,7 +314,7 @@ def _spec(mesh: Any, placements: Sequence[Placement], meta: Any = None) -> Any:
 
 
 def explain(declaration: Declaration, arguments: Sequence[Any], error: BaseException) -> None:
-    """Raises what a person can use for an error of a call with DTensors; returns for other errors."""
+    """Raises a clear error for one that a call with DTensors raised; returns for other errors."""
     kind = dtensor()
     if kind is None or not any(isinstance(value, kind) for value in arguments):
         return

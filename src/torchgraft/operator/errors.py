@@ -1,4 +1,4 @@
-"""Errors of a call: what a kernel or PyTorch raised becomes an error that names the argument and what was expected."""
+"""Turns an error of a kernel or of PyTorch into one that names the argument and says what was expected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchgraft.operator import dtensor
 def make_recover(names: Names) -> Callable[[Exception, Sequence[Any]], Any]:
     """Builds `recover(error, arguments)`, which raises a clear error for one that a call raised.
 
-    If values stand for tensors, as in `torch.fx.symbolic_trace`, nothing is wrong: it returns what records the call.
+    If values stand for tensors, as in `torch.fx.symbolic_trace`, nothing is wrong: it returns the recorded call.
     """
     declaration = names.declaration
 
@@ -25,7 +25,7 @@ def make_recover(names: Names) -> Callable[[Exception, Sequence[Any]], Any]:
         if any(map(stands_for_tensor, arguments)):
             return declaration.visible(names.call_public(*arguments))
         if declaration.autocast != "none" and pytorch.any_autocast():
-            # A layer that calls PyTorch, which casts by itself, has the arguments from before.
+            # These may be the arguments before autocast, from a layer that calls PyTorch, which casts by itself.
             arguments = make_cast(declaration.autocast, declaration.arguments, declaration.mixed)(arguments)
         try:
             declaration.explain(*arguments)
@@ -35,7 +35,7 @@ def make_recover(names: Names) -> Callable[[Exception, Sequence[Any]], Any]:
             raise lacking from None
         dtensor.explain(declaration, arguments, error)
         if said := native.refusal_in(declaration.namespace, error):
-            # The kernel knows more than the declaration explains, as which index is too large.
+            # The kernel may know more than the declaration checks, such as which index is too large.
             raise ValueError(said if said.startswith(declaration.name) else f"{declaration.name}: {said}") from None
         raise error
 

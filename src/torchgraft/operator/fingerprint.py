@@ -1,4 +1,4 @@
-"""A word that follows from what a declaration says: other code or other values give another word, in every process.
+"""Hashes a declaration: other code or other values give another hash, and the same ones give the same in each process.
 
 The description goes from a value to everything that it refers to: a function refers to its code, to its defaults and
 closure, and to the globals that its code names; a class to its members; an instance to its class and to what it keeps.
@@ -50,38 +50,38 @@ from torchgraft.operator.libraries import (
     registered,
 )
 
-# These say all about themselves when they are printed.
+# Values that `repr` describes completely.
 _NUMBERS_AND_TEXT = (type(None), type(...), type(NotImplemented), bool, int, float, complex, str, bytes, range)
 _PLAIN = frozenset(
     (*_NUMBERS_AND_TEXT, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo)
 )
-# Containers that hold nothing but what they list.
+# Containers that hold only the elements that they list.
 _CONTAINERS = (tuple, list, collections.OrderedDict, dict, set, frozenset, types.MappingProxyType, torch.Size)
 # A class may inherit from these. Any other class that is written in C may hold values that nothing shows.
 _BASES = frozenset((object, type, *_CONTAINERS, *_NUMBERS_AND_TEXT, types.SimpleNamespace))
 _Fields = collections.namedtuple("_Fields", "name")
-# Instances of these say all about themselves when they are pickled.
+# Classes whose instances a pickle describes completely.
 _PICKLED = (
     *(slice, collections.deque, collections.defaultdict, type(vars(_Fields)["name"])),
     *(operator.attrgetter, operator.itemgetter, operator.methodcaller),
 )
-# Instances of these say nothing about results.
+# Classes whose instances have no influence on results.
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
-# Equal ones may or may not be one object: Python decides anew when it compiles, and when it reads what it compiled.
+# Equal constants may or may not be the same object, which differs between compiling a file and loading its byte code.
 _CONSTANTS = (tuple, frozenset, types.CodeType)
 
 
-# What gives the slots and the attributes of an instance.
+# The descriptors that give the slots and the attributes of an instance.
 _KEPT = (types.MemberDescriptorType, types.GetSetDescriptorType)
 # Namespaces of PyTorch's own operators.
 _OF_PYTORCH = frozenset(("aten", "prims", "prim", "quantized", "mkldnn", "onednn", "mkl", "_native"))
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
-# Flags of classes: attributes cannot be set; made while Python runs, and not by its own C code.
+# Flags of classes: the attributes cannot be set; the class was made while Python runs, not by its C code.
 _IMMUTABLE, _HEAP_TYPE = 1 << 8, 1 << 9
 
-# Names of attributes that show more than what is described, unless they are in `READABLE`. A frame shows all variables,
-# code where it lies, and `Operator.registered` all operators.
+# Names of attributes through which code can read more than is described, unless they are in `READABLE`: a frame gives
+# all variables, a code object its file, and `Operator.registered` all operators.
 _HIDDEN = re.compile(r"__\w+__|\b(?:(?:gi|ag|cr|tb)_frame|f_(?:back|globals|locals)|co_\w+|registered)\b")
 
 # A value from which more than this many others are reached is not described.
@@ -92,25 +92,26 @@ _NO_OPERATORS: Mapping[str, Any] = types.MappingProxyType({})
 
 
 class _UnknownError(Exception):
-    """A value that cannot be told from another one of its kind."""
+    """A value cannot be described well enough to tell it from others of its kind."""
 
 
 def fingerprint(value: Any, operators: Mapping[str, tuple[Any, Callable[[], Any]]] = _NO_OPERATORS) -> str:
-    """Returns a word for a value and everything that functions in it are made of and refer to.
+    """Returns a hash of a value and of everything that functions in it consist of and refer to.
 
-    Functions count by their code, constants, defaults, closures and the globals that they name, and not by where their
-    source lies. What cannot be described gives a word that never comes again.
+    Functions count by their code, constants, defaults, closures and the globals that they name, and not by the place of
+    their source. A value that cannot be described gets an identifier that never occurs again.
 
     Args:
         value: numbers, text, dtypes, functions, classes and instances, in tuples, lists, sets and dicts.
-        operators: the operators that functions may refer to, by name, each with a function that returns what it means.
+        operators: the operators that functions may refer to, by name, each with a function that returns the values that
+            describe it.
 
     Returns:
         An identifier.
     """
     try:
         words = _Description(operators).of(value)
-    # Describing runs code of the user's, such as __eq__ of a key. It may fail in any way, and a declaration may not.
+    # This runs code of the user's, such as __eq__ of a key. That may raise anything, and must not stop a declaration.
     except Exception:
         return f"declared_{uuid.uuid4().hex}"
     return f"declared_{hashlib.sha256(chr(0).join(words).encode()).hexdigest()[:16]}"
@@ -124,9 +125,9 @@ class _Description:
         self._meanings = {id(each): meaning for each, meaning in operators.values()}
         self._numbers: dict[int, int] = {} if before is None else dict(before._numbers)
         self._next: int = 0 if before is None else before._next
-        # Those of this description and of all others that it needed for the order of sets.
+        # The values of this description and of all others that it made to sort the elements of sets.
         self._visited: list[None] = [] if before is None else before._visited
-        # Holds all values that have numbers, so that no other one gets their addresses.
+        # Holds all values that have numbers, so that no other value gets their addresses.
         self._found: list[tuple[Any, bool]] = []
         # Whether the value under description is a user's.
         self._is_of_users: bool = before is None or before._is_of_users
@@ -134,9 +135,9 @@ class _Description:
 
     def of(self, value: Any) -> list[str]:
         """The words for a value."""
-        # Code may use anything that was put into Tensor, by name or by an operator.
+        # Code may use anything that a user put into Tensor, by its name or by an operator such as +.
         self._refer(value, torch.Tensor)
-        # The list grows meanwhile.
+        # The list grows during the loop.
         for each, is_of_users in self._found:
             self._is_of_users = is_of_users
             self._words.append(f"@{type(each).__name__}")
@@ -166,7 +167,7 @@ class _Description:
                 self._words.append(f"#{number}")
 
     def _say(self, *names: Any) -> None:
-        """Adds plain values that the code under description cannot get hold of."""
+        """Adds plain values that the described code cannot read."""
         self._words.extend(f"{type(name).__name__} {name!r}" for name in names)
 
     def _refer_to_members(self, members: Mapping[str, Any]) -> None:
@@ -207,7 +208,7 @@ class _Description:
         elif issubclass(kind, type):
             self._describe_class(value)
         elif issubclass(kind, types.ModuleType):
-            # Who takes what out of another module is not known.
+            # It is not known which members of it are used.
             if value.__name__ not in PURE or not is_library(value):
                 raise _UnknownError(f"the module {value.__name__} is passed on")
             self._say(value.__name__)
@@ -250,7 +251,7 @@ class _Description:
 
     def _list(self, container: Any) -> None:
         """Adds what a container holds, in an order that is the same in every process."""
-        # A class of a user's may hide it behind methods of its own.
+        # A user's class may override the methods that list its elements.
         base: Any = next(base for base in _CONTAINERS if isinstance(container, base))
         if base in (set, frozenset):
             elements = list(base.__iter__(container))
@@ -269,7 +270,7 @@ class _Description:
             _UnknownError: its results do not follow from its arguments.
         """
         module, name = value.__module__, value.__qualname__
-        # Python names some classes of a user's after its own modules.
+        # Python gives some classes of a user's the names of its own modules.
         if not is_held(value, sys.modules.get(module), name):
             is_static = module == "builtins" and not value.__flags__ & _HEAP_TYPE
             if is_static:
@@ -294,7 +295,7 @@ class _Description:
         # Some modules of Python change their names.
         module = sys.modules.get(getattr(names.get("__spec__"), "name", ""))
         if module is not None and vars(module) is names and is_library(module) and comes_with_library(function):
-            # A function of a library's, or what a decorator of a library's returns: its closure has the user's.
+            # A function of a library, or what its decorator returned: then the closure holds the user's function.
             self._name(module.__name__, name_of(function))
             self._say(code.co_firstlineno)
             self._refer_to_members(closure)

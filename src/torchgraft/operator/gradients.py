@@ -21,24 +21,24 @@ def gradient_by_reference(
     tensor_count: int | str,
     visible: Callable[[Any], Any] = lambda results: results,
 ) -> Callable[..., Sequence[Tensor | None]]:
-    """A gradient formula that differentiates a reference: for an operator whose gradient needs no kernel.
+    """Makes a gradient formula that differentiates a reference, for an operator whose gradient needs no kernel.
 
     Args:
-        reference: what is differentiated, of an operator's arguments.
-        tensor_count: how many tensors those begin with; or the operator's schema, where tensors stand elsewhere or in
-            lists, or where arguments must be named.
-        visible: which of the reference's results have gradients.
+        reference: the function to differentiate; it takes an operator's arguments.
+        tensor_count: the number of tensors with which the arguments begin; or the operator's schema, if tensors also
+            stand elsewhere or in lists, or if there are keyword-only arguments.
+        visible: selects, from the reference's results, those that have gradients.
 
     Returns:
-        What an Operator takes as `gradient`.
+        A function for the parameter `gradient` of an Operator.
 
     Raises:
-        ValueError: PyTorch cannot read the schema, or no Operator can serve it.
+        ValueError: PyTorch cannot read the schema, or an Operator does not support it.
     """
     if isinstance(tensor_count, str):
         arguments = read_schema(tensor_count).arguments
         gradient = differentiate_reference(by_name(reference, arguments), arrange(arguments), visible)
-        # Those that must be named come in the order of the schema.
+        # Keyword-only arguments come in the order of the schema.
         return lambda *values, **named: gradient(*values, *named.values())
     return differentiate_reference(reference, arrange([Argument("", "Tensor")] * tensor_count), visible)
 
@@ -46,7 +46,7 @@ def gradient_by_reference(
 def differentiate_reference(
     reference: Callable[..., Any], arrangement: Arrangement, visible: Callable[[Any], Any]
 ) -> Callable[..., Sequence[Tensor | None]]:
-    """A formula as that of `gradient_by_reference`, wherever the tensors stand."""
+    """Makes the formula of `gradient_by_reference` for tensors at any places."""
 
     def gradient(
         needs_grad: Sequence[Any], output_grads: Sequence[Any], saved: Sequence[Tensor], *arguments: Any
@@ -84,13 +84,13 @@ def differentiate_reference(
 def _vjp_under_hooks(
     function: Callable[..., tuple[Tensor, ...]], *values: Tensor
 ) -> tuple[tuple[Tensor, ...], Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]]:
-    """Does as `torch.func.vjp` where autograd's hooks of saved tensors are active, through autograd.
+    """Does the same as `torch.func.vjp`, but through autograd, if hooks of saved tensors are active.
 
-    The hooks get what is saved for a gradient of this gradient, and nothing where none is recorded.
+    If a gradient of this gradient is recorded, the hooks get the tensors that it saves; otherwise they get none.
     """
     records = torch.is_grad_enabled()
     with torch.enable_grad(), nullcontext() if records else _without_hooks():
-        # Views of their own: one value may depend on another one, which is no matter of this function.
+        # Views, because one value may depend on another one, and that dependence must not count here.
         inputs = tuple(value.view_as(value) if records else value.detach() for value in values)
         inputs = tuple(each if each.requires_grad else each.requires_grad_() for each in inputs)
         outputs = function(*inputs)
@@ -106,12 +106,12 @@ def _vjp_under_hooks(
 
 
 def _without_hooks() -> AbstractContextManager[None]:
-    """A scope in which what autograd saves goes through no hooks but these, which change nothing."""
+    """A scope in which the hooks of saved tensors change nothing."""
     return torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
 
 
 def formula_of(declaration: Declaration) -> Callable[..., Any]:
-    """The gradient formula of an operator; its reference is differentiated if it has none."""
+    """Returns the gradient formula of an operator. If it has none, the formula differentiates its reference."""
     if callable(declaration.gradient):
         return declaration.gradient
     reference = declaration.reference
@@ -121,7 +121,7 @@ def formula_of(declaration: Declaration) -> Callable[..., Any]:
 
 
 def noted(declaration: Declaration, reason: str) -> Callable[..., Any]:
-    """The reference, which counts each call of it as a gradient that no kernel computes."""
+    """Wraps the reference, so that each of its calls counts as a gradient that no kernel computes."""
     plain_reference, wants_kernels, name = declaration.reference, declaration.wants_kernels, declaration.qualified_name
 
     def reference(*arguments: Any) -> Any:
@@ -133,7 +133,7 @@ def noted(declaration: Declaration, reason: str) -> Callable[..., Any]:
 
 
 def is_of_reference(declaration: Declaration) -> bool:
-    """Whether an operator is differentiated through a reference: it has no formula, or one that does this."""
+    """Whether the gradient of an operator differentiates a reference: by default, or by its formula."""
     return declaration.gradient in (None, "reference") or hasattr(declaration.gradient, "is_of_reference")
 
 

@@ -63,7 +63,7 @@ SETTINGS = (
     *(torch.get_num_threads, torch.get_default_dtype, torch.get_default_device, torch._C._get_cudnn_benchmark),
     *(torch.get_num_interop_threads, torch.get_float32_matmul_precision, torch.are_deterministic_algorithms_enabled),
 )
-# Members that Python or PyTorch itself adds to a class. Code may not read them, as it may not read what it was made of.
+# Members that Python or PyTorch itself adds to a class. Code that reads them cannot be described.
 BY_PYTHON = _names(
     """
     __abstractmethods__ __annotate_func__ __annotations__ __annotations_cache__ __dataclass_fields__
@@ -82,7 +82,7 @@ READABLE = _names(
     __str__ __repr__ __main__ __triton_builtin__
     """
 )
-# What a Triton kernel, and what tunes it, follow from.
+# The attributes that describe a Triton kernel, and an object that tunes it.
 OF_TRITON = (
     *("fn", "configs", "keys", "values", "reset_to_zero", "restore_value", "early_config_prune", "perf_model"),
     *("configs_top_k", "do_not_specialize", "do_not_specialize_on_alignment", "noinline", "debug"),

@@ -1,4 +1,4 @@
-"""Python, PyTorch and Triton as they were shipped: their own values, which are pure, and what others put into them."""
+"""Recognizes values of Python, PyTorch and Triton, and finds the values that users have put into their modules."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ DESCRIPTORS = (
     types.GetSetDescriptorType,
 )
 _ATTRIBUTES = (types.MemberDescriptorType, *DESCRIPTORS)
-# Defines the class of classes that PyTorch and Triton write in C++.
+# The module of the metaclass of classes that PyTorch and Triton define in C++.
 PYBIND = "pybind11_builtins"
-# Values by which libraries annotate and greet, and modules that define such.
+# Values that serve libraries as annotations or as texts for the prompt, and the modules that define such values.
 _ANNOTATIONS = (types.UnionType, types.GenericAlias)
 _ANNOTATING = ("typing", "typing_extensions", "__future__", "torch._jit_internal", "_sitebuiltins", PYBIND)
-# Gives the classes that were registered with an abstract one.
+# Returns the classes that were registered with an abstract class.
 _get_dump: Any = vars(abc)["_get_dump"]
 _NAMESPACES = (type(torch.ops), type(torch.ops.aten))
-# Where the libraries lie.
+# The folders of the libraries.
 _PYTORCH = Path(torch.__file__).resolve().parent
 _PYTHON = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
 
@@ -45,7 +45,7 @@ def name_of(function: types.FunctionType) -> str:
 
 
 def put_into(owner: Any) -> dict[str, Any]:
-    """Everything in a module or class of a library that may not have been shipped in its place."""
+    """Returns the members of a library's module or class that may not be those that were shipped."""
     put, names = {}, vars(owner)
     inside = f"{owner.__qualname__}." if isinstance(owner, type) else ""
     for name, value in names.items():
@@ -55,7 +55,7 @@ def put_into(owner: Any) -> dict[str, Any]:
         if name in BY_PYTHON or (not inside and name.startswith("__")) or isinstance(value, types.ModuleType):
             is_shipped = True
         elif not inside and _is_librarys_own(value):
-            # What a module has from another one may have another name there. functools renames its functions.
+            # A module may import a value under another name. functools renames its functions.
             named = name_of(value) if kind is types.FunctionType else value.__qualname__
             if named != name:
                 put[name] = f"{value.__module__} {named}"
@@ -97,13 +97,13 @@ def is_held(value: Any, module: types.ModuleType | None, name: str) -> bool:
 
 
 def is_library(module: types.ModuleType) -> bool:
-    """Whether a module is one of Python, PyTorch or Triton. A file of a user's may have the name of such a module."""
+    """Whether a module belongs to Python, PyTorch or Triton. The name is not enough: a user's file may have it too."""
     if isinstance(module, _NAMESPACES):
         return True
     file, name = vars(module).get("__file__"), module.__name__
     if file is not None:
         return _lies_in_library(file)
-    # It is written in C and a part of Python, or of a module that has a file.
+    # A module in C: it is a part of Python, or of a module that has a file.
     if sys.modules.get(name) is not module:
         return False
     parent = sys.modules.get(name.rpartition(".")[0])

@@ -1,8 +1,8 @@
 """Operators that write to their arguments, as `Tensor(a!)` in a schema says.
 
-Their reference returns the new values of what is written to, in the order of the schema, and then the results. Where
-the reference answers, the new values are copied in. What is written to has no gradient; results have one by a formula,
-or through the reference.
+Their reference returns the new values of the written arguments, in the order of the schema, and then the results. If
+the reference computes a call, its new values are copied into the arguments. Written arguments have no gradient; results
+have one by a formula, or through the reference.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ def written(signature: Sequence[Argument], arguments: Sequence[Any]) -> list[tup
 
 
 def answer_by_reference(operator: Declaration, arguments: Sequence[Any]) -> Any:
-    """Copies the reference's new values into the arguments; its results, None where there are none."""
+    """Calls the reference, copies its new values into the arguments, and returns its results, or None without any."""
     mutated = written(operator.arguments, arguments)
     count = len(mutated) + len(operator.lists)
     read = arguments
-    # The gradient of the reference may read what is written to. Compilers would not keep a copy (seen in PyTorch 2.13:
-    # they take it for the argument, and the gradient is silently wrong); without one autograd raises an error there.
+    # The gradient of the reference may read written arguments, so it gets copies. Compilers would not keep a copy (seen
+    # in PyTorch 2.13: they use the argument instead, and the gradient is silently wrong). They get no copy, and
+    # autograd raises an error.
     if torch.is_grad_enabled() and not torch.compiler.is_compiling() and operator.needs_grad(arguments):
         read = [
             tree_map_only(Tensor, torch.clone, value) if argument.mutated else value
@@ -49,7 +50,7 @@ def answer_by_reference(operator: Declaration, arguments: Sequence[Any]) -> Any:
             f"{operator.name}: its reference must return {len(mutated)} new values and {len(operator.lists)} results,"
             f" got {len(values)} values"
         )
-    # A value may be an argument, or a view of one, that is written to before the value is read.
+    # A value may be an argument, or a view of one, and this argument is written to before the value is read.
     values = with_own_memory(values, arguments)
     for (_, old), new in zip(mutated, values, strict=False):
         for to, value in zip(tensors_in([old]), tensors_in([new]), strict=True):
@@ -59,7 +60,7 @@ def answer_by_reference(operator: Declaration, arguments: Sequence[Any]) -> Any:
 
 
 def expect_writable(operator: Declaration, arguments: Sequence[Any]) -> None:
-    """Raises ValueError where what is written to needs a gradient, and where no result could carry one."""
+    """Raises ValueError if a written argument needs a gradient, or if one is needed and there is no result."""
     mutated = written(operator.arguments, arguments)
     for name, value in mutated:
         if any(tensor.requires_grad for tensor in tensors_in([value])):
@@ -118,7 +119,7 @@ def make_call(
 
 
 def register(names: Names, library: torch.library.Library) -> None:
-    """Makes both names count the versions of what they write to; the public one has no gradient of its own."""
+    """Makes both names count the versions of the arguments that they write to; the public one records no gradient."""
     for overload in (names.public, names.raw):
         name = overload.name().split("::")[1]
         if any(names.declaration.lists):
@@ -129,7 +130,7 @@ def register(names: Names, library: torch.library.Library) -> None:
 
 
 def _make_inside(operator: Declaration) -> Callable[..., Any]:
-    """The reference, for compilers: PyTorch refuses a list as the result of an operator that writes to arguments."""
+    """Builds the function for compilers, the reference: PyTorch refuses a list of results beside written arguments."""
 
     def inside(mode: Any, overload: Any, types: Any, arguments: Sequence[Any] = (), named: Any = None) -> Any:
         complete = operator.complete(arguments, named or {})

@@ -1,4 +1,4 @@
-"""Operator: one declaration from which everything follows that a PyTorch operator has.
+"""Operator: makes a PyTorch operator, with everything that belongs to it, from one declaration.
 
 An operator means what its reference computes; its kernels compute the same, faster. Each kernel is registered under
 two names, and torchgraft/operator/call.py decides which of the two a call takes: see docs/design/calls.md.
@@ -86,9 +86,9 @@ class Operator:
         sharding: what may be cut over devices, as `"N C _ _, C _ _ _, C -> N C _ _"`: see
             `torchgraft.declaration.sharding.Sharding`. 'derive': it is found from the reference and the samples when
             DTensor first needs it, and a warning says what to write down. None: no tensor may be cut.
-        strides: 'reference' if results and gradients have exactly the strides that the reference's have, whatever
-            the strides of the arguments are, as those of an operator that takes the place of one of PyTorch's. `graft
-            check` asks it (property `strides`). None: `output` says what strides results have.
+        strides: 'reference' if results and gradients have exactly the strides of the reference's, whatever the strides
+            of the arguments are: for an operator that replaces one of PyTorch's. `graft check` tests it (property
+            `strides`). None: results have the strides that `output` gives them.
         flops: returns the number of floating-point operations; it gets a shape in place of each tensor.
         kernels: the dtypes of the deciding argument (see `dtypes`) that have kernels, by kind of device. 'reference':
             PyTorch's own composition is the best kernel, and no warning is due. None: `dtypes`, on cpu and cuda.
@@ -104,7 +104,7 @@ class Operator:
             the same numbers as the reference; the check compares their distributions.
         mixed: names of tensor arguments, except the first, that may have another of `dtypes` than the others.
             Autocast 'lower' leaves them in float32.
-        explain: raises a ValueError or TypeError if the arguments make no sense, and otherwise returns.
+        explain: raises a ValueError or TypeError if the arguments are wrong, and otherwise returns.
 
     Raises:
         ValueError: the schema cannot be supported, or the name is already declared.
@@ -138,7 +138,7 @@ class Operator:
         random: Sequence[str] = (),
         explain: Callable[..., None] | None = None,
     ) -> None:
-        # Where it is declared: another process finds it by importing that.
+        # The module that declares it. Another process imports this module to find the operator.
         self.module: str = sys._getframe(1).f_globals.get("__name__", "__main__")
         qualified_name = schema.partition("(")[0].strip()
         name = qualified_name.partition("::")[2]
@@ -230,17 +230,17 @@ class Operator:
     def _redefine(self, schema: str, **declared: Any) -> Callable[[], None]:
         """Declares the operator anew, in place: every variable that holds it calls the new one from then on.
 
-        If the new declaration cannot be made, the one before stays.
+        If the new declaration cannot be made, the earlier one stays.
 
         Args:
             schema: of the same name.
-            declared: what else `Operator` takes.
+            declared: the other arguments of `Operator`.
 
         Returns:
-            A function that brings the declaration before back.
+            A function that restores the earlier declaration.
 
         Raises:
-            ValueError: the schema has another name, or as for `Operator`; so for all other errors.
+            ValueError: the schema has another name; or as for `Operator`, which may raise other errors too.
         """
         if schema.partition("(")[0].strip() != self.qualified_name:
             raise ValueError(f"schema must begin with '{self.qualified_name}(', got {schema!r}")
@@ -248,7 +248,7 @@ class Operator:
         kernels = python_kernels.of_operator(self.qualified_name)
         new = Operator.__new__(Operator)
         new.__dict__["_replaced"] = self
-        # It registers itself as this object.
+        # Because of `_replaced`, this changes `self` and does not register `new`.
         Operator.__init__(new, schema, **declared)
 
         def bring_back() -> None:
@@ -258,10 +258,10 @@ class Operator:
         return bring_back
 
     def _declare(self, kept: Names | None = None) -> None:
-        """Registers the operator with PyTorch, and with everything here that knows operators by their names.
+        """Registers the operator with PyTorch, and with every table of torchgraft that holds operators by name.
 
         Args:
-            kept: has the overloads of an earlier declaration, if that had the same schemas; then they stay.
+            kept: the names of an earlier declaration with the same schemas: its overloads stay. None: there is none.
         """
         before = None if kept is not None else _undeclared.pop(self.qualified_name, None)
         if before is not None:
@@ -272,9 +272,9 @@ class Operator:
                 before._free_names()
         if kept is None:
             self._definitions = torch.library.Library(self.namespace, "FRAGMENT")
-        # No other declaration of this process has it, of this name or another.
+        # No other declaration of this process has this text, not even one of the same name.
         self.identity = f"{self.qualified_name} {next(_declarations)}"
-        # What stands behind the names has a library of its own, so that it can be replaced while the names stay.
+        # The functions behind the names are in a library of their own, so that they can be replaced without the names.
         self._library = torch.library.Library(self.namespace, "FRAGMENT")
         try:
             self.names = self._define() if kept is None else Names(self.declaration, kept.public, kept.raw)
@@ -309,7 +309,8 @@ class Operator:
     def _renew_call(self) -> None:
         """Sets what calling the Operator does if all arguments are given in the order of the schema.
 
-        Who holds the function of an earlier declaration calls this one: it stays, and what it refers to is replaced.
+        The function object stays and the values in its closure are replaced, so that code which holds the function of
+        an earlier declaration calls this one.
         """
         new: Any = make_call(self.names, self.autograd, self.identity)
         self.call: Any = self.__dict__.get("call", new)
@@ -317,8 +318,8 @@ class Operator:
             cell.cell_contents = renewed.cell_contents
 
     def _withdraw(self) -> python_kernels.Registered:
-        """Undoes `_declare`, but for the names. Returns the kernels that are written in Python."""
-        # What is compiled over an overload of PyTorch's holds the gradient of this declaration.
+        """Undoes `_declare`, except for the names. Returns the kernels that are written in Python."""
+        # Compiled code that calls an overload holds the gradient of this declaration.
         pytorch.forget_compiled()
         del Operator.registered[self.qualified_name]
         dtensor.forget(self.qualified_name)
@@ -328,14 +329,14 @@ class Operator:
         return python_kernels.forget(self.qualified_name)
 
     def _refuse_names(self) -> None:
-        """Keeps the names, and makes their calls errors."""
+        """Keeps the names, and makes each call of them an error."""
         self._library = torch.library.Library(self.namespace, "FRAGMENT")
         for overload in (self.public, self.raw):
             pytorch.refuse_name(self._library, overload, self._why_gone())
         _undeclared[self.qualified_name] = self
 
     def _free_names(self) -> None:
-        """Frees the names. Who still holds what PyTorch calls them by gets an error; otherwise PyTorch would crash."""
+        """Frees the names. Calls of their overloads, which other code may still hold, are errors, and not crashes."""
         pytorch.undefine(self._definitions)
         for overload in (self.public, self.raw):
             pytorch.refuse_calls(overload, self._why_gone())
@@ -348,7 +349,7 @@ class Operator:
         return f"{self.qualified_name} was undeclared or got another schema: declare it again, or call the new one"
 
     def _become(self, state: dict[str, Any]) -> None:
-        """Takes another declaration of its name in the place of its own. If that fails, the one before stays whole.
+        """Replaces the declaration by another one of the same name. If that fails, the earlier one is declared again.
 
         Args:
             state: the attributes of an Operator that is not declared.
@@ -357,7 +358,7 @@ class Operator:
         kernels = self._withdraw()
         keeps_names = state["_schemas"] == before["_schemas"]
         if keeps_names:
-            # What PyTorch calls them by, in compiled code and in variables, stays what it is, and follows.
+            # The overloads stay, so compiled code and variables that hold them call the new declaration.
             state.update(_definitions=before["_definitions"], call=before["call"])
         else:
             self._free_names()
@@ -372,10 +373,11 @@ class Operator:
             raise
 
     def name_for_compilation(self) -> None:
-        """Lets the caches of compilers tell what is declared now from what was declared when a graph was kept.
+        """Renames the operator in compilers' caches if its declaration has changed since the last compilation.
 
         A compiled graph holds the sizes, strides and dtypes of results, and PyTorch keeps it on disk by the names of
-        the operators in it. If `output` changes, a later process would read results of the new layout by the old one.
+        the operators in it. Under the same name, a later process would use the graph of an earlier `output`, and read
+        results in the wrong layout.
         It is called in each compilation: what `output` refers to may have been defined or set after the declaration.
         """
         compilation = pytorch.compilation()
@@ -410,14 +412,14 @@ class Operator:
     def kernel(self, device: str, *, name: str | None = None, triton: bool = False) -> Callable[[_Kernel], _Kernel]:
         """A decorator: registers a Python function as a kernel of the operator.
 
-        It takes all arguments of the schema, in its order, and returns new tensors like those of `output`; what is
-        written to, it writes to.
+        The function takes all arguments of the schema, in its order, and returns new tensors like those of `output`. It
+        writes to the arguments that the schema marks as written to.
 
         Args:
             device: the kind of device, 'cpu' or 'cuda'.
-            name: of the kernel, where an operator has several; None: the function's.
+            name: of the kernel, if an operator has several; None: the name of the function.
             triton: whether it is made of Triton kernels, each launched through `torchgraft.wrap_triton`. Compilers see
-                these; and under Triton's interpreter it is a kernel of the CPU as well.
+                these. Under Triton's interpreter it is registered as a kernel for the CPU too.
 
         Raises:
             ValueError: there is no such kind of device, or the name is taken.
@@ -431,7 +433,7 @@ class Operator:
             devices = dict.fromkeys((device, "cpu") if is_interpreted else (device,))
             claimed = self.declaration.kernels
             if is_interpreted and isinstance(claimed, Mapping) and device in claimed:
-                # What is claimed of the device holds of the CPU then, so that a check expects the kernel there.
+                # The CPU then has the dtypes that are declared for the device: a check expects the kernel there.
                 self.declaration = replace(self.declaration, kernels={"cpu": claimed[device], **claimed})
                 self.names = replace(self.names, declaration=self.declaration)
                 self._renew_call()
@@ -445,8 +447,9 @@ class Operator:
     def choose_kernel(self, device: str) -> Callable[[_Policy], _Policy]:
         """A decorator: registers a function that chooses the kernel of each call on a kind of device.
 
-        The function takes all arguments of the schema, in its order, and returns the name of a kernel; `'compiled'` is
-        that of the compiled library. Without a policy that goes first, and then the kernel registered first.
+        The function takes all arguments of the schema, in its order, and returns the name of a kernel; `'compiled'`
+        names the kernel of the compiled library. Without such a function, the compiled kernel is called if there is
+        one, and otherwise the kernel that was registered first.
 
         Args:
             device: the kind of device, 'cpu' or 'cuda'.

@@ -28,13 +28,13 @@ from torchgraft.operator.autograd import Autograd
 def register(
     names: Names, autograd: Autograd, name_for_compilation: Callable[[], None], library: torch.library.Library
 ) -> None:
-    """Registers all that stands behind both names of an operator, but for kernels.
+    """Registers everything behind both names of an operator, except its kernels.
 
     Args:
         names: of the operator.
-        autograd: its places in autograd.
-        name_for_compilation: is called in each compilation that meets the operator.
-        library: that defines its names.
+        autograd: its autograd Functions.
+        name_for_compilation: is called in each compilation of a call of the operator.
+        library: holds the registrations.
     """
     declaration = names.declaration
     filled, name = declaration.filled, declaration.name
@@ -46,7 +46,7 @@ def register(
         torch.library.register_fake(overload.name(), fake, lib=library)
         if overload is names.raw or not names_tensors:
             torch.library.register_vmap(overload.name(), _make_vmap(declaration, overload), lib=library)
-        # Last in rank: a kernel that a library registers for a device goes before it.
+        # The lowest priority: a kernel that a library registers for a device takes precedence.
         library.impl(overload.name().split("::")[1], fallback, "CompositeExplicitAutograd")
     if declaration.autocast != "none":
         for key in AUTOCAST_KEYS.values():
@@ -62,15 +62,15 @@ def register(
         for each in (name, f"_{name}"):
             library.impl(each, filled(_make_recorded(declaration)), "Tracer")
     else:
-        # What torch.jit.trace records is to have gradients, whether or not they were asked for then.
+        # A graph of torch.jit.trace must have gradients, even if none were needed when it was recorded.
         library.impl(f"_{name}", names.call_public, "Tracer")
-    # PyTorch's register_autograd knows no tensors that must be named. Without a word it loses forward-mode tangents and
-    # the gradients of a list in which None stands for a tensor; torch.func.grad it refuses.
+    # PyTorch's register_autograd does not support keyword-only tensors. It silently loses forward-mode tangents and the
+    # gradients of a list that contains None, and torch.func.grad raises an error with it.
     library.impl(name, _make_autograd_kernel(names, autograd), "Autograd", with_keyset=True)
 
 
 def forget(names: Names) -> None:
-    """Removes from PyTorch what no library of ours holds: the FLOP formula of an operator that is withdrawn."""
+    """Removes the FLOP formula of an operator that is undeclared: it does not belong to the operator's library."""
     for packet in _packets(names):
         flop_registry.pop(packet, None)
 
@@ -90,7 +90,7 @@ def _make_vmap(operator: Declaration, name: Any) -> Callable[..., Any]:
         for i in range(batch_size):
             row = [_row(value, dim, i) for value, dim in zip(arguments, in_dims, strict=True)]
             found = call(*row)
-            # One result may be a list, whose tensors are not results of their own.
+            # One result may be a list, and its tensors are then not separate results.
             rows.append((found,) if operator.output_count == 1 else as_tuple(found))
         results = tuple(_stacked(column) for column in zip(*rows, strict=True))
         in_front = tuple([0] * len(result) if isinstance(result, list) else 0 for result in results)
@@ -123,7 +123,7 @@ def _stacked(column: Sequence[Any]) -> Any:
 
 
 def _make_fake(operator: Declaration, name_for_compilation: Callable[[], None]) -> Callable[..., Any]:
-    """Builds the fake kernel: it returns empty results, and refuses a mixture of devices, as a kernel would."""
+    """Builds the fake kernel: it returns empty results, and refuses tensors on different devices, as a kernel does."""
 
     def fake(*arguments: Any) -> Any:
         explain_devices(operator.name, operator.arguments, arguments)
@@ -138,11 +138,11 @@ def _make_fake(operator: Declaration, name_for_compilation: Callable[[], None]) 
 
 
 def _make_results(operator: Declaration, arguments: Sequence[Any]) -> Any:
-    """Empty results of a call.
+    """Makes the empty results of a call.
 
     Raises:
-        TypeError: they are not those of the schema.
-        ValueError: a result has no memory of its own.
+        TypeError: they do not match the schema.
+        ValueError: a result shares memory.
     """
     results = operator.output(*arguments)
     _expect_results(operator, results)
@@ -151,7 +151,7 @@ def _make_results(operator: Declaration, arguments: Sequence[Any]) -> Any:
 
 
 def _expect_new(operator: Declaration, results: Any, arguments: Sequence[Any]) -> None:
-    """Raises ValueError if a result of `output` is not of the compilation that its arguments are of."""
+    """Raises ValueError if a result of `output` was not made in this compilation."""
     modes = [mode for mode in map(pytorch.fake_mode_of, tensors_in(arguments)) if mode is not None]
     for number, result in enumerate(tensors_in(as_tuple(results))):
         if modes and pytorch.fake_mode_of(result) is not modes[0]:
@@ -162,7 +162,7 @@ def _expect_new(operator: Declaration, results: Any, arguments: Sequence[Any]) -
 
 
 def _expect_results(operator: Declaration, results: Any) -> None:
-    """Raises TypeError where `output` returned what the schema does not have: PyTorch would crash."""
+    """Raises TypeError if the results of `output` do not match the schema, because PyTorch would crash."""
     each = (results,) if operator.output_count == 1 else results
     kinds = [list if is_list else Tensor for is_list in operator.lists]
     if not isinstance(each, (tuple, list)) or len(each) != len(kinds):
@@ -177,29 +177,29 @@ def _expect_results(operator: Declaration, results: Any) -> None:
 
 
 def _filled_in(operator: Declaration, empty: Any, results: Any) -> Any:
-    """The results of the reference, as `output` lays them out."""
+    """Copies the results of the reference into the empty results of `output`, and returns these."""
     targets, values = (list(tensors_in(as_tuple(each))) for each in (empty, results))
     if len(targets) != len(values):
         raise ValueError(
-            f"{operator.name}: output must return {len(values)} tensors, as the reference, got {len(targets)}"
+            f"{operator.name}: output must return {len(values)} tensors, as the reference does, got {len(targets)}"
         )
     for number, (to, value) in enumerate(zip(targets, values, strict=True)):
         if to.shape != value.shape or not torch.can_cast(value.dtype, to.dtype):
             raise ValueError(
                 f"{operator.name}: result {number} of output is {tuple(to.shape)} in {to.dtype}, that of the reference"
-                f" {tuple(value.shape)} in {value.dtype}: output must say what the reference gives"
+                f" {tuple(value.shape)} in {value.dtype}: output must return the sizes and dtype of the reference"
             )
         if to.device != value.device:
             raise ValueError(
                 f"{operator.name}: result {number} of output is on {to.device}, that of the reference on"
-                f" {value.device}: output must say where the reference's result lies"
+                f" {value.device}: output must return it on the device of the reference's result"
             )
         to.copy_(value)
     return empty
 
 
 def _make_fallback(operator: Declaration) -> Callable[..., Any]:
-    """The kernel of devices that have none: the reference, laid out as a kernel would."""
+    """Builds the kernel for devices without one: it runs the reference, and lays results out as a kernel does."""
 
     def fallback(*arguments: Any) -> Any:
         operator.explain(*arguments)
@@ -210,20 +210,20 @@ def _make_fallback(operator: Declaration) -> Callable[..., Any]:
                 results = mutation.answer_by_reference(operator, arguments)
             else:
                 results = operator.reference(*arguments)
-            # A copy also where the reference returned a view of an argument: results are never aliased.
+            # A copy, because the reference may return a view of an argument, and results must not share memory.
             if not operator.knows_output or operator.sizes_from_data:
                 return tree_map_only(Tensor, _copied, results)
             if not operator.lists:
                 return None
             empty = _make_results(operator, arguments)
-            # An `output` that keeps what it makes, and returns it again, would give all calls one memory.
+            # If `output` keeps its tensors and returns them again, all calls would share their memory.
             return _filled_in(operator, unkept(empty, sys.getrefcount(empty)), results)
 
     return fallback
 
 
 def _make_recorded(operator: Declaration) -> Callable[..., Any]:
-    """The reference, for torch.jit.trace."""
+    """Builds the kernel that torch.jit.trace records: the reference."""
 
     def recorded(*arguments: Any) -> Any:
         note(operator, arguments, "torch.jit.trace cannot record a list of tensors in which None may stand")
@@ -234,13 +234,13 @@ def _make_recorded(operator: Declaration) -> Callable[..., Any]:
 
 
 def _copied(result: Tensor) -> Tensor:
-    # Of a class that is no more than a name for Tensor, the copy is a Tensor.
+    # The copy of a subclass that only renames Tensor is a Tensor.
     with torch._C.DisableTorchFunctionSubclass():
         return torch.empty_like(result).copy_(result)
 
 
 def _make_autocast(names: Names) -> Callable[..., Any]:
-    """The autocast kernel of the public name, for calls that do not come through the Operator."""
+    """Builds the autocast kernel of the public name, for calls through torch.ops."""
     operator = names.declaration
     cast = make_cast(operator.autocast, operator.arguments, operator.mixed)
 
@@ -253,14 +253,14 @@ def _make_autocast(names: Names) -> Callable[..., Any]:
 
 
 def _make_autograd_kernel(names: Names, autograd: Autograd) -> Callable[..., Any]:
-    """The autograd kernel of the public name, for calls that do not come through the Operator."""
+    """Builds the autograd kernel of the public name, for calls through torch.ops."""
     operator, differentiable = names.declaration, autograd.public
     arrangement = operator.arrangement
 
     def autograd_kernel(keyset: Any, /, *arguments: Any, **named: Any) -> Any:
         complete = operator.complete(arguments, named)
         needs_grad = torch.is_grad_enabled() and operator.needs_grad(complete)
-        # A Function would not be differentiated by torch.func here, and tangents would be lost.
+        # torch.func would not differentiate a Function here, and tangents would be lost.
         if pytorch.transform_active() and (needs_grad or pytorch.forward_mode_active()):
             reason = "torch.func does not differentiate what torch.ops or functionalize calls; call the Operator alone"
             note(operator, complete, reason)

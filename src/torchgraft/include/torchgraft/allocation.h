@@ -29,8 +29,9 @@ inline AOTITorchError allocate_from_pytorch(int64_t dim, const int64_t* sizes, c
 
 inline Allocate allocate = &allocate_from_pytorch;
 
-// Says how many bytes could not be had. The words are those of PyTorch's allocators, by which Python's front
-// door knows what to raise: torch.OutOfMemoryError (`out_of_memory` in torchgraft/_explaining.py).
+// Throws an error that says how many bytes could not be allocated, in the words of PyTorch's allocators.
+// Python recognizes them and raises torch.OutOfMemoryError: `out_of_memory` in
+// torchgraft/declaration/bad_arguments.py.
 [[noreturn]] inline void fail_to_allocate(int64_t dim, const int64_t* sizes, const int64_t* strides,
                                           int64_t bytes, bool on_cpu) {
   if (const char* const reason = what_pytorch_says(); reason != nullptr && *reason != 0) fail(reason);

@@ -1,5 +1,5 @@
 // depthwise_conv2d, depthwise_conv1d and the two gradients of each on CUDA: registration of the host
-// functions of host.h and sequences.h, and of the kernels that they call, which lie in rooms of cuda/ by
+// functions of host.h and sequences.h, and of the kernels that they call, which lie in folders of cuda/ by
 // technique.
 
 #include <torchgraft/registration.h>

@@ -1,4 +1,5 @@
-// Host functions of lltm on CPU.
+// Host functions of lltm, its cell and their gradients on CPU. The kernels are in cpu/sequence.cpp and
+// cpu/cell.cpp, and the matrix products in cpu/product.cpp.
 
 #include <torchgraft/cpu.h>
 #include <torchgraft/dispatch.h>
