@@ -31,6 +31,12 @@ SHAPES = {
     "rows": ("(Tensor input, Tensor weight, float eps=1e-5) -> Tensor", "... columns, columns -> ... columns"),
     "sizes": ("(Tensor a, Tensor b, int n, Tensor? c=None) -> (Tensor, Tensor)", "n d, 2*d 4 n, d _ -> n d, 2*d 4 n"),
     "elements": ("(Tensor input, Tensor other) -> Tensor", "..., () -> ..."),
+    # Results that have no argument's shape.
+    "groups": ("(Tensor values, Tensor weight, SymInt groups) -> Tensor", "n d, n -> groups d"),
+    "reduced": ("(Tensor input, Tensor weight) -> Tensor", "... k, k -> ..."),
+    "halves": ("(Tensor a, Tensor b) -> (Tensor, Tensor)", "n 2*k, k n m -> (), 3*k 4"),
+    # No results at all, and three names.
+    "turned": ("(Tensor(a!) x, Tensor cos, Tensor sin) -> ()", "... length 2*half, length 2*half, length 2*half ->"),
 }
 EVERYTHING = {"cuda": True, "triton": True}
 
@@ -73,10 +79,31 @@ def test_a_package_of_shapes_holds_what_is_asked_of_it(tmp_path):
     assert 'shapes="... columns, ... columns, columns -> ... columns, columns"' in (package / "operator.py").read_text()
 
 
+@pytest.mark.parametrize("name", ["groups", "turned"])
+def test_a_package_of_other_shapes_holds_what_is_asked_of_it(name, tmp_path):
+    """Results that have no argument's shape are zeros; an operator without results has nothing behind its arrow."""
+    schema, shapes = SHAPES[name]
+    folder, package = make(f"new_{name}", tmp_path, schema=schema, shapes=shapes)
+    assert holds(folder, "value", "fake", "gradient").results
+    assert f'shapes="{shapes}"' in (package / "operator.py").read_text()
+
+
+@pytest.mark.parametrize(
+    "shapes", ["... d, d -> ... d", "... l 2*d, l d -> l d", "m k, k n -> m n", "b h l d, d -> d", "d d d, d -> d"]
+)
+def test_the_benchmark_of_shapes_is_as_large_as_four_mi_elements_at_most(shapes, tmp_path):
+    schema = "(Tensor x, Tensor y) -> Tensor"
+    _, package = make("new_sized", tmp_path, schema=schema, shapes=shapes)
+    values = {}
+    exec((package / "samples.py").read_text(), values)
+    (benchmark,) = values["samples"]["new_sized"].benchmarks
+    assert 2**20 <= max(each.elements for each in benchmark.sample.tensors) <= 2**22
+
+
 @pytest.mark.parametrize("backward", [False, True], ids=["", "backward"])
 @pytest.mark.parametrize("schema", [None, *SCHEMAS, *SHAPES])
 def test_what_is_made_is_formatted(schema, backward, tmp_path):
-    if backward and schema not in (None, "no_reference", "rows", "elements"):
+    if backward and schema not in (None, "no_reference", "rows", "elements", "groups", "reduced"):
         pytest.skip("such a backward operator is refused")
     text, shapes = SHAPES.get(schema, (schema and SCHEMAS.get(schema, "").replace("new_", "made_"), None))
     folder, _ = make(f"made_{schema}", tmp_path, schema=text, shapes=shapes, backward=backward, **EVERYTHING)
@@ -136,7 +163,7 @@ OF_ONE = ["new_x", "--schema", "(Tensor input) -> Tensor", "--shapes"]
             [*OF_ONE, "d, d -> d"],
             "shapes must give one shape for its tensor argument, '->' and one shape for its result",
         ),
-        ([*OF_ONE, "n d -> n"], "no tensor argument has the shape\\s+of the result, n: leave --shapes out"),
+        ([*OF_ONE, "... d -> ... 2*d"], "cannot make the result, ... 2\\*d, as no\\s+tensor argument has its shape"),
         ([*OF_ONE, "d -> _"], "shapes must give every size of each result, without _"),
         ([*OF_ONE, "4 -> 4"], "shapes must have at least one size with a name"),
         ([*OF_ONE, "class -> class"], "a size cannot be named class: rename it in --shapes"),

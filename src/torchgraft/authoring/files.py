@@ -139,7 +139,7 @@ if find_spec("triton") is not None:
     if stub.copies:
         body += f"""
     Returns:
-        {stub.formula or f"A copy of {', '.join(copy.argument for copy in stub.copies)}"}.
+        {stub.formula or _returned(stub)}.
 """
     returned = "return " if stub.copies else ""
     refusal = "" if stub.words is None else "\n        ValueError: a tensor has another shape."
@@ -152,8 +152,24 @@ if find_spec("triton") is not None:
     return _module(f"{stub.name}: {stub.summary}", body, [_import_of(name, [stub])])
 
 
+def _returned(stub: Stub) -> str:
+    """The results of a new operator, in words."""
+    copied = ", ".join(copy.argument for copy in stub.copies if copy.words is None)
+    zeros = "zeros" * any(copy.words is not None for copy in stub.copies)
+    text = " and ".join(filter(None, (f"a copy of {copied}" if copied else "", zeros)))
+    return text[0].upper() + text[1:]
+
+
+_ZEROS = '''
+
+def _zeros(tensor: Tensor, *sizes: int) -> Tensor:
+    """Zeros that have a gradient: the sum of no elements of a tensor is zero."""
+    return tensor.new_zeros(sizes) + tensor.flatten()[:0].sum()
+'''
+
+
 def _references(found: Sequence[Stub]) -> str:
-    functions = []
+    functions = [_ZEROS] if any(copy.depends_on for stub in found for copy in stub.copies) else []
     for stub in found:
         annotation = stubs.result_annotation(stub, written=True)
         comment = "" if stub.formula else "    # Write here, in differentiable PyTorch, what the operator computes.\n"
@@ -201,7 +217,7 @@ def _declarations(name: str, found: Sequence[Stub], is_complete: bool, on_gpu: b
         elif stub.copies:
             names = [f'"{argument.name}"' for argument in stub.arguments if argument.holds_tensors]
             declared.append(stubs.joined("not_differentiable=[", names, "]", 4))
-        if zero := [f'"{copy.argument}_grad"' for copy in stub.copies if copy.zero]:
+        if zero := [f'"{copy.argument}_grad"' for copy in stub.copies if copy.zero and not copy.depends_on]:
             declared.append(stubs.joined("not_differentiable=[", zero, "]", 4))
         declared += ["dtypes=FLOATING", *([] if on_gpu else ['kernels={"cpu": FLOATING}'])]
         lines = "".join(f"    {line},\n" for line in declared)
@@ -279,11 +295,11 @@ def _samples(found: Sequence[Stub]) -> str:
     }
     if words is None:
         return _filled("samples.py", values)
-    name, measured = sizes.benchmark(words)
+    (name, measured), drawn = sizes.benchmark(words), sizes.drawn(words)
     values |= {
         "names": ", ".join(words.names),
         "rows": "".join(f'    "{name}": {row},\n' for name, row in sizes.rows(words)),
-        "drawn": sizes.drawn(words),
+        "drawn": stubs.joined("sizes = (", drawn, ",)" if len(drawn) == 1 else ")", 4),
         "measured": f'"{name}", arguments({measured})',
     }
     return _filled("samples_of_sizes.py", values)
@@ -293,8 +309,11 @@ def _samples(found: Sequence[Stub]) -> str:
 _HEADERS = (
     ("torch::stable::zero_(", "torch/csrc/stable/ops.h"),
     ("check_alike(", "torchgraft/arguments.h"),
+    ("check_dim(", "torchgraft/checks.h"),
+    ("TORCHGRAFT_CHECK(", "torchgraft/checks.h"),
     ("parallel_for(", "torchgraft/cpu.h"),
     ("dispatch_floating(", "torchgraft/dispatch.h"),
+    ("empty_contiguous(", "torchgraft/empty.h"),
     ("empty_as(", "torchgraft/layout.h"),
     ("ceil_divide<", "torchgraft/numbers.h"),
     ("", "torchgraft/registration.h"),
@@ -327,6 +346,7 @@ def _source(device: str, name: str, found: Sequence[Stub], is_complete: bool) ->
             "copied": f"helper_copied.{suffix}",
             "copied_list": "helper_copied_list",
             "zeros": "helper_zeros",
+            "zeros_of": "helper_zeros_of",
             "set_to_zero": "helper_set_to_zero",
         }
         text = "".join(_filled(part, values) for helper, part in helpers.items() if helper in used)

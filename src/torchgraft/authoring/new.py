@@ -145,7 +145,8 @@ def _operators(name: str, schema: str | None, shapes: str | None, backward: bool
     if schema is None:
         first = first._replace(formula="factor * input * input", summary="factor * input * input, of every element.")
     else:
-        does = "sets what it writes to to zero" if first.mutated else "copies"
+        is_zero = bool(first.copies) and all(copy.zero for copy in first.copies)
+        does = "sets what it writes to to zero" if first.mutated else "returns zeros" if is_zero else "copies"
         first = first._replace(summary=f"{does}, until its author writes what it computes.")
     if not backward:
         return [first]

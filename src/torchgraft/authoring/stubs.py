@@ -69,12 +69,16 @@ class Copy(NamedTuple):
         from_list: whether that is a list of tensors.
         to_list: whether the result is one.
         zero: whether it is zero, and only its sizes are those of the argument.
+        words: the shape of a result that is zero and has no argument's shape.
+        depends_on: the name of a tensor that it depends on although it is zero, so that it has a gradient.
     """
 
     argument: str
     from_list: bool = False
     to_list: bool = False
     zero: bool = False
+    words: tuple[str, ...] | None = None
+    depends_on: str = ""
 
 
 class Stub(NamedTuple):
@@ -133,14 +137,17 @@ def read_stub(name: str, schema: str, read: Schema, words: Words | None = None) 
     copies = []
     for number, result in enumerate(read.results):
         if words is not None:
-            fitting = [each.name for each in singles if words.arguments[each.name] == words.results[number]]
-            if not fitting or result.is_list:
-                shape = " ".join(words.results[number]) or "()"
+            shape = words.results[number]
+            fitting = [each.name for each in singles if words.arguments[each.name] == shape]
+            if fitting:
+                copies.append(Copy(fitting[0]))
+                continue
+            if not singles or ("..." in shape and len(shape) > 1):
                 raise ValueError(
-                    f"{name}: the first version of a kernel copies an argument, and no tensor argument has the shape of"
-                    f" the result, {shape}: leave --shapes out, and write shapes= in operator.py yourself"
+                    f"{name}: the first version of a kernel cannot make the result, {' '.join(shape)}, as no tensor"
+                    " argument has its shape: leave --shapes out, and write shapes= in operator.py yourself"
                 )
-            copies.append(Copy(fitting[0]))
+            copies.append(Copy(singles[0].name, zero=True, words=shape, depends_on=singles[0].name))
         elif lists and (result.is_list or not singles):
             copies.append(Copy(lists[0].name, from_list=True, to_list=result.is_list))
         else:
@@ -167,10 +174,15 @@ def backward_of(stub: Stub, read: Schema) -> tuple[str, tuple[Copy, ...]]:
         )
     before, _, _ = stub.schema[stub.schema.index("(") + 1 :].rpartition("->")
     results = ", ".join(f"Tensor {argument.name}_grad" for argument in tensors)
-    copied = stub.copies[0].argument
-    copies = (
-        Copy("output_grad") if argument.name == copied else Copy(argument.name, zero=True) for argument in tensors
-    )
+    copied = stub.copies[0]
+
+    def gradient_of(name: str) -> Copy:
+        if name != copied.argument:
+            return Copy(name, zero=True)
+        # A result without an argument's shape is zero, and so is the gradient.
+        return Copy(name, zero=True, depends_on="output_grad") if copied.zero else Copy("output_grad")
+
+    copies = (gradient_of(argument.name) for argument in tensors)
     return f"(Tensor output_grad, {before.strip()} -> {f'({results})' if len(tensors) > 1 else 'Tensor'}", tuple(copies)
 
 
@@ -247,7 +259,58 @@ def reference_body(stub: Stub) -> str:
     if stub.formula:
         return stub.formula
     written = [_applied(argument, "torch.zeros_like") for argument in stub.mutated]
-    return ", ".join([*written, *(_copied(copy, "zeros_like" if copy.zero else "") for copy in stub.copies)])
+    return ", ".join([*written, *(_zeros(stub, copy) or _copied(copy, "") for copy in stub.copies)])
+
+
+def _zeros(stub: Stub, copy: Copy) -> str:
+    """A result that is zero, in Python; an empty text for a copy."""
+    if copy.depends_on:
+        sizes_of = [f"*{copy.argument}.shape"] if copy.words is None else sizes_in_python(stub, copy.words)
+        return f"_zeros({', '.join((copy.depends_on, *sizes_of))})"
+    return _copied(copy, "zeros_like") if copy.zero else ""
+
+
+def sizes_in_python(stub: Stub, shape: Sequence[str]) -> list[str]:
+    """The sizes of a result in Python, each from the arguments of the call."""
+    found = []
+    for word in shape:
+        if word == "...":
+            tensor, front, back = _rest(stub)
+            found.append(f"*{tensor}.shape[{front or ''}:{-back or ''}]")
+            continue
+        number, name, source = _source(stub, word)
+        text = name if source is None else f"{source.tensor}.shape[{source.place}]"
+        found.append(_multiplied(number, text, "//", source) if name else str(number))
+    return found
+
+
+def _multiplied(number: int, text: str, division: str, source: sizes.Source | None) -> str:
+    """A number times a size, which is divided first if its tensor has a multiple of it."""
+    if source is not None and source.divisor > 1:
+        text = f"{text} {division} {source.divisor}"
+        return text if number == 1 else f"{number} * ({text})"
+    return text if number == 1 else f"{number} * {text}"
+
+
+def _source(stub: Stub, word: str) -> tuple[int, str, sizes.Source | None]:
+    """Splits a size in words: a number, a name, and where the name's size is; None if an argument has its value."""
+    assert stub.words is not None
+    times, name, alone = re.fullmatch(r"(?:(\d+)\*)?([A-Za-z]\w*)|(\d+)", word).groups()  # type: ignore[union-attr]
+    if any(argument.name == name for argument in stub.arguments):
+        return int(times or 1), name, None
+    return int(alone or times or 1), name or "", sizes.source_of(stub.words, name, _required(stub)) if name else None
+
+
+def _required(stub: Stub) -> list[str]:
+    """The names of the tensors that no call leaves out."""
+    return [each.name for each in stub.arguments if each.is_tensor and not each.optional]
+
+
+def _rest(stub: Stub) -> tuple[str, int, int]:
+    assert stub.words is not None
+    found = sizes.rest_of(stub.words, _required(stub))
+    assert found is not None
+    return found
 
 
 def output_body(stub: Stub) -> str:
@@ -323,7 +386,12 @@ def _copied(copy: Copy, function: str) -> str:
 def triton_body(stub: Stub) -> list[str]:
     """The lines of a kernel in Python that launches kernels in Triton, without indentation."""
     results = [
-        f"torch.zeros_like({copy.argument}{_format_of(stub)})"
+        f"{copy.argument}.new_zeros({sizes.bracketed(sizes_in_python(stub, copy.words))})"
+        if copy.words is not None
+        # They are contiguous if shapes are declared.
+        else f"{copy.argument}.new_zeros({copy.argument}.shape)"
+        if copy.zero and stub.words is not None
+        else f"torch.zeros_like({copy.argument})"
         if copy.zero
         else _copied(copy, "").replace(".clone()", "")
         for copy in stub.copies
@@ -344,10 +412,6 @@ def triton_body(stub: Stub) -> list[str]:
     return lines
 
 
-def _format_of(stub: Stub) -> str:
-    return ", memory_format=torch.contiguous_format" if stub.words is not None else ""
-
-
 def _in_triton(copy: Copy, text: str) -> str:
     if copy.from_list:
         return f"[_copied(each) for each in {copy.argument}]" if copy.to_list else f"_copied({copy.argument}[0])"
@@ -365,6 +429,7 @@ def host_function(stub: Stub, device: str) -> str:
         device: 'cpu' or 'cuda'.
     """
     used = {argument.name for argument in stub.arguments if argument.holds_tensors}
+    used |= {name for copy in stub.copies for _, name, source in _sources(stub, copy) if source is None}
     taken = [
         f"{cpp_type(argument)} {_cpp_name(argument.name) if argument.name in used else f'/*{argument.name}*/'}"
         for argument in stub.arguments
@@ -372,7 +437,7 @@ def host_function(stub: Stub, device: str) -> str:
     types = ["std::vector<Tensor>" if copy.to_list else "Tensor" for copy in stub.copies]
     returned = types[0] if len(types) == 1 else f"std::tuple<{', '.join(types)}>" if types else "void"
     lines = [_filled(f"{returned} {stub.name}_{device}(", taken, ") {"), *_checks(stub)]
-    copies = list(map(_cpp_copy, stub.copies))
+    copies = [_cpp_zeros(stub, copy) or _cpp_copy(copy) for copy in stub.copies]
     if stub.mutated:
         # Copied first: what is written to may be what is copied.
         if types:
@@ -393,7 +458,7 @@ def helpers_of(stubs: Sequence[Stub]) -> set[str]:
     found = {"copied" for copy in copies if not copy.zero}
     found |= {"set_to_zero" for stub in stubs if stub.mutated}
     found |= {"copied_list" for copy in copies if copy.from_list and copy.to_list}
-    return found | {"zeros" for copy in copies if copy.zero}
+    return found | {"zeros" if copy.words is None else "zeros_of" for copy in copies if copy.zero}
 
 
 def _checks(stub: Stub) -> list[str]:
@@ -411,7 +476,49 @@ def _checks(stub: Stub) -> list[str]:
         tensors.insert(0, first)
     pairs += [f'{_cpp_name(argument.name)}, "{argument.name}"' for argument in tensors]
     words = ", ".join(pairs).split(", ")
-    return [*lines, _filled("  check_alike(", words, ");")]
+    return [*lines, _filled("  check_alike(", words, ");"), *_checks_of_dimensions(stub)]
+
+
+def _checks_of_dimensions(stub: Stub) -> list[str]:
+    """The lines that check the dimensions of tensors whose sizes the results have."""
+    assert stub.words is not None or all(copy.words is None for copy in stub.copies)
+    sources = (source for copy in stub.copies for _, _, source in _sources(stub, copy))
+    tensors = [source.tensor for source in sources if source is not None]
+    tensors += [_rest(stub)[0] for copy in stub.copies if "..." in (copy.words or ())]
+    lines = []
+    for name in dict.fromkeys(tensors):
+        shape = stub.words.arguments[name] if stub.words is not None else ()
+        count, said = len(shape) - 1, _cpp_name(name)
+        if "..." not in shape:
+            lines.append(f'  check_dim({said}, {len(shape)}, "{name}");')
+        elif count:
+            most = f"{name} must have at least {count} dimension{'s' * (count > 1)}"
+            lines.append(f'  TORCHGRAFT_CHECK({said}.dim() >= {count}, "{most}");')
+    return lines
+
+
+def _sources(stub: Stub, copy: Copy) -> list[tuple[int, str, sizes.Source | None]]:
+    """Where each size of a result that is zero comes from, as far as it has a name."""
+    found = [_source(stub, word) for word in copy.words or () if word != "..."]
+    return [each for each in found if each[1]]
+
+
+def _cpp_zeros(stub: Stub, copy: Copy) -> str:
+    """A result that is zero and has no argument's shape, in C++; an empty text for any other."""
+    if copy.words is None:
+        return ""
+    like = _cpp_name(copy.argument)
+    if "..." in copy.words:
+        tensor, front, back = _rest(stub)
+        begin, end = (f"{_cpp_name(tensor)}.sizes().{each}()" for each in ("begin", "end"))
+        begin, end = begin + f" + {front}" * bool(front), end + f" - {back}" * bool(back)
+        return f"zeros_of(std::vector<int64_t>({begin}, {end}), {like})"
+    found = []
+    for word in copy.words:
+        number, name, source = _source(stub, word)
+        text = _cpp_name(name) if source is None else f"{_cpp_name(source.tensor)}.size({source.place})"
+        found.append(_multiplied(number, text, "/", source) if name else str(number))
+    return f"zeros_of({{{', '.join(found)}}}, {like})"
 
 
 def _cpp_name(name: str) -> str:
