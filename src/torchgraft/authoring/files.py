@@ -14,6 +14,9 @@ from torchgraft.authoring.wheel import torchgraft_requirement
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
+_EMULATED = "graft check src/{name} --device cuda --emulate --quick   # kernels in CUDA C++, without a GPU: a minute\n"
+
+
 def files(name: str, found: Sequence[Stub], *, is_complete: bool, cuda: bool, triton: bool) -> dict[str, str]:
     """The text of each file, by its path in the package."""
     rows = {"cuda.cu": ("the kernel in CUDA C++", cuda), "kernels.py": ("the kernel in Triton", triton)}
@@ -25,6 +28,7 @@ def files(name: str, found: Sequence[Stub], *, is_complete: bool, cuda: bool, tr
         "torchgraft": torchgraft_requirement(),
         "triton_test": f"\t@$(GRAFT) check src/{name} --every-kernel --property value\n" if triton else "",
         "triton_check": f"\n\t@$(GRAFT) check src/{name} --every-kernel" if triton else "",
+        "emulated": _EMULATED.format(name=name) if cuda else "",
         "kernel_rows": "".join(
             f"| [src/{name}/{file}](src/{name}/{file}) | {what} |\n" for file, (what, wanted) in rows.items() if wanted
         ),
@@ -215,15 +219,24 @@ def _declarations(name: str, found: Sequence[Stub], is_complete: bool, on_gpu: b
         elif by_reference:
             declared.append(f"gradient={by_reference}")
         elif stub.copies:
-            names = [f'"{argument.name}"' for argument in stub.arguments if argument.holds_tensors]
+            names = [f'"{argument.name}"' for argument in stub.tensors]
             declared.append(stubs.joined("not_differentiable=[", names, "]", 4))
         if zero := [f'"{copy.argument}_grad"' for copy in stub.copies if copy.zero and not copy.depends_on]:
             declared.append(stubs.joined("not_differentiable=[", zero, "]", 4))
-        declared += ["dtypes=FLOATING", *([] if on_gpu else ['kernels={"cpu": FLOATING}'])]
+        declared += [_dtypes(stub), *([] if on_gpu else ['kernels={"cpu": FLOATING}'])]
         lines = "".join(f"    {line},\n" for line in declared)
         body += "\n" * (2 if body else 1) + f"{_called(stub)} = Operator(\n{lines})\n"
     summary = f"The declaration of {first.name}: what PyTorch must know about it, and nothing about how it is computed."
     return _module(summary, body, [f"from {name} import reference"])
+
+
+def _dtypes(stub: Stub) -> str:
+    """The dtypes of a declaration, in Python."""
+    if not stub.integers:
+        return "dtypes=FLOATING"
+    tensors = [each.name for each in stub.arguments if each.holds_tensors]
+    pairs = [f'"{each}": {"(torch.int64,)" if each in stub.integers else "FLOATING"}' for each in tensors]
+    return stubs.joined("dtypes={", pairs, "}", 4)
 
 
 def _gradient_by_reference(stub: Stub) -> str:
@@ -250,7 +263,15 @@ def _gradient(stub: Stub, backward: Stub | None) -> str:
     else:
         call = stubs.joined(f"{_called(backward)}(", ["output_grads[0]", *stubs.values(stub)], ")", 4)
         body = f"    return ({call},)\n"
-        if len(tensors) > 1:
+        if stub.integers:
+            returned = "tuple[Tensor | None, ...]"
+            of_each = ["None" if each.name in stub.integers else f"{each.name}_grad" for each in tensors]
+            made = [each for each in of_each if each != "None"]
+            call = stubs.joined(
+                f"{', '.join(made)} = {_called(backward)}(", ["output_grads[0]", *stubs.values(stub)], ")", 4
+            )
+            body = f"    {call}\n    {stubs.joined('return (', of_each, ')', 4)}\n"
+        elif len(tensors) > 1:
             returned = "tuple[Tensor | None, ...]"
             body = f"    grads = {call}\n    return {_NEEDED}\n"
     return f"""
@@ -311,7 +332,9 @@ _HEADERS = (
     ("check_alike(", "torchgraft/arguments.h"),
     ("check_dim(", "torchgraft/checks.h"),
     ("TORCHGRAFT_CHECK(", "torchgraft/checks.h"),
+    ("same_device(", "torchgraft/checks.h"),
     ("parallel_for(", "torchgraft/cpu.h"),
+    ("check_elements<", "torchgraft/data.h"),
     ("dispatch_floating(", "torchgraft/dispatch.h"),
     ("empty_contiguous(", "torchgraft/empty.h"),
     ("empty_as(", "torchgraft/layout.h"),

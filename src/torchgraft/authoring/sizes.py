@@ -63,9 +63,11 @@ class Words(NamedTuple):
             *names,
         ]
 
-    def backward(self) -> Words:
-        """The shapes of an operator that computes the gradient: of the result's gradient, and then as before."""
-        return Words({"output_grad": self.results[0], **self.arguments}, tuple(self.arguments.values()))
+    def backward(self, tensors: Sequence[str]) -> Words:
+        """The shapes of an operator that computes the gradients of some tensors: its result's, and then as before."""
+        return Words(
+            {"output_grad": self.results[0], **self.arguments}, tuple(self.arguments[each] for each in tensors)
+        )
 
 
 def read_words(operator: str, text: str, read: Schema) -> Words:

@@ -92,6 +92,7 @@ class Stub(NamedTuple):
         formula: what the reference computes, in Python, where that is more than copies.
         summary: what it computes, for docstrings.
         words: the shapes of its tensors, where they are known: results are then contiguous.
+        integers: the names of the tensors that hold int64, as an index does; they have no gradient.
     """
 
     name: str
@@ -101,6 +102,12 @@ class Stub(NamedTuple):
     formula: str = ""
     summary: str = ""
     words: Words | None = None
+    integers: tuple[str, ...] = ()
+
+    @property
+    def tensors(self) -> list[Argument]:
+        """The arguments that hold tensors of floating-point numbers."""
+        return [each for each in self.arguments if each.holds_tensors and each.name not in self.integers]
 
     @property
     def mutated(self) -> tuple[Argument, ...]:
@@ -108,7 +115,7 @@ class Stub(NamedTuple):
         return tuple(argument for argument in self.arguments if argument.mutated)
 
 
-def read_stub(name: str, schema: str, read: Schema, words: Words | None = None) -> Stub:
+def read_stub(name: str, schema: str, read: Schema, words: Words | None = None, integers: Sequence[str] = ()) -> Stub:
     """The stub of an operator whose schema is known, and perhaps its shapes.
 
     Args:
@@ -116,10 +123,16 @@ def read_stub(name: str, schema: str, read: Schema, words: Words | None = None) 
         schema: its text.
         read: what it says.
         words: the shapes of its tensors.
+        integers: the names of the tensors that hold int64.
 
     Raises:
         ValueError: no kernel can be written for the schema; the message says what to change.
     """
+    plain = [each.name for each in read.arguments if each.is_tensor and not each.optional and not each.mutated]
+    if strangers := [each for each in integers if each not in plain]:
+        among = f"of {', '.join(plain)}" if plain else "and there are none"
+        got = ", ".join(strangers)
+        raise ValueError(f"{name}: --integers must name required tensors that are not written to, {among}, got {got}")
     for argument in read.arguments:
         if keyword.iskeyword(argument.name) or argument.name in ("torch", f"{name}_operator"):
             raise ValueError(f"{name}: a Python argument cannot be named {argument.name}: rename it in the schema")
@@ -128,12 +141,15 @@ def read_stub(name: str, schema: str, read: Schema, words: Words | None = None) 
             raise ValueError(
                 f"{name}: {argument.name} is a {argument.kind}, which a C++ kernel cannot take: use one of {known}"
             )
-    certain = [each for each in read.arguments if each.holds_tensors and not each.optional]
+    certain = [
+        each for each in read.arguments if each.holds_tensors and not each.optional and each.name not in integers
+    ]
     # What is written to only where there is nothing else: it is zero afterwards.
     singles = sorted((each for each in certain if not each.is_list), key=lambda each: each.mutated)
     lists = [each for each in certain if each.is_list and not each.optional_elements]
     if not singles and not lists:
-        raise ValueError(f"{name}: a kernel needs a required tensor: add an argument of type Tensor or Tensor[]")
+        what = "a required tensor beside those of integers" if integers else "a required tensor"
+        raise ValueError(f"{name}: a kernel needs {what}: add an argument of type Tensor or Tensor[]")
     copies = []
     for number, result in enumerate(read.results):
         if words is not None:
@@ -152,7 +168,7 @@ def read_stub(name: str, schema: str, read: Schema, words: Words | None = None) 
             copies.append(Copy(lists[0].name, from_list=True, to_list=result.is_list))
         else:
             copies.append(Copy(singles[min(number, len(singles) - 1)].name, to_list=result.is_list))
-    return Stub(name, schema, read.arguments, tuple(copies), words=words)
+    return Stub(name, schema, read.arguments, tuple(copies), words=words, integers=tuple(integers))
 
 
 def backward_of(stub: Stub, read: Schema) -> tuple[str, tuple[Copy, ...]]:
@@ -165,7 +181,7 @@ def backward_of(stub: Stub, read: Schema) -> tuple[str, tuple[Copy, ...]]:
     Raises:
         ValueError: it has lists, optional tensors, several results or writes to something.
     """
-    tensors = [argument for argument in stub.arguments if argument.holds_tensors]
+    tensors = stub.tensors
     plain = not any(argument.is_list or argument.optional or argument.mutated for argument in tensors)
     if not plain or len(read.results) != 1 or read.results[0].is_list:
         raise ValueError(
@@ -233,6 +249,8 @@ def described(stub: Stub) -> str:
     found = []
     for argument in stub.arguments:
         kind = _IN_ENGLISH[argument.kind]
+        if argument.name in stub.integers:
+            kind = kind.replace("float64, float32, float16 or bfloat16", "int64")
         if stub.words is not None and argument.holds_tensors:
             kind = kind.replace("a tensor of any shape", sizes.bracketed(stub.words.arguments[argument.name]))
         text = f"some, each {kind}" if argument.is_list else kind
@@ -328,6 +346,8 @@ def sample_values(stub: Stub, *, without_optional: bool = False) -> list[str]:
     found = []
     for argument in stub.arguments:
         text = _IN_PYTHON[argument.kind][1]
+        if argument.name in stub.integers:
+            text = "Drawn(shape, dtype=torch.int64, high=2)"
         if stub.words is not None:
             if argument.holds_tensors:
                 text = text.replace("shape", sizes.expression(stub.words.arguments[argument.name]))
@@ -462,8 +482,8 @@ def helpers_of(stubs: Sequence[Stub]) -> set[str]:
 
 
 def _checks(stub: Stub) -> list[str]:
-    """The lines that check each tensor: all lie in memory, and have one dtype and one device."""
-    tensors = [argument for argument in stub.arguments if argument.holds_tensors]
+    """The lines that check each tensor: all lie in memory, and have one device and, without integers, one dtype."""
+    tensors = stub.tensors
     first = next((each for each in tensors if not each.is_list and not each.optional), None)
     lines, pairs = [], []
     if first is None:
@@ -476,7 +496,13 @@ def _checks(stub: Stub) -> list[str]:
         tensors.insert(0, first)
     pairs += [f'{_cpp_name(argument.name)}, "{argument.name}"' for argument in tensors]
     words = ", ".join(pairs).split(", ")
-    return [*lines, _filled("  check_alike(", words, ");"), *_checks_of_dimensions(stub)]
+    lines.append(_filled("  check_alike(", words, ");"))
+    for each in stub.integers:
+        name, one = _cpp_name(each), pairs[-len(tensors)].partition(",")[0]
+        lines.append(f'  check_elements<int64_t>({name}, "{each}");')
+        lines.append(f'  check_memory({name}, "{each}");')
+        lines.append(f'  TORCHGRAFT_CHECK(same_device({one}, {name}), "{each} must be on the device of {one}");')
+    return [*lines, *_checks_of_dimensions(stub)]
 
 
 def _checks_of_dimensions(stub: Stub) -> list[str]:
