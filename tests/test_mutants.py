@@ -56,6 +56,10 @@ def changes(body):
         ("g(std::min(a, b));", {("bound", "g(a);"), ("bound", "g(b);")}),
         ("g(std::clamp<int64_t>(a, b, c));", {("bound", "g(a);")}),
         ("__syncthreads();", {("barrier", "")}),
+        (
+            "parallel_for(0, a + b, std::max(c, d), f);",
+            {("term", f"parallel_for(0, {each}, std::max(c, d), f);") for each in "ab"},
+        ),
         ("wait_for_copies<2>();", {("barrier", "")}),
         ("KERNEL<<<a + b, c>>>(i);", set()),
     ],
@@ -78,6 +82,8 @@ def test_a_place_is_changed(body, expected):
         "int a; float* b; g(a, b);",
         "Line a; Rows b; g(a, b);",
         "g([&] { return a; } < b);",
+        "parallel_for(0, count, std::max<int64_t>(kGrain / (columns + 1), 1), [&](int64_t first, int64_t last) {});",
+        "torchgraft::sum_rows<double>(rows.count, 3, kGrain + 1, to, [&](int64_t first, int64_t last, double* s) {});",
     ],
 )
 def test_constants_and_text_are_left_alone(body):
