@@ -1,7 +1,10 @@
 """AGENTS.md, here and in what `graft new` makes: the commands and the files that they name are there."""
 
+import io
+import pydoc
 import re
 import shlex
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -79,11 +82,20 @@ def test_each_target_of_make_and_each_script_is_there(page):
     for words in commands_of(page):
         if words[0] == "make" and len(words) > 1:
             assert re.search(rf"^{words[1]}:", (page.parent / "Makefile").read_text(), re.MULTILINE), words
-        if words[0].endswith("python") and words[1] != "-m":
+        if words[0].endswith("python") and words[1] == "-c":
+            with redirect_stdout(io.StringIO()) as printed:
+                exec(words[2], {"help": pydoc.Helper(output=printed)})
+            assert printed.getvalue()
+        elif words[0].endswith("python") and words[1] != "-m":
             assert (page.parent / words[1]).is_file(), words
         for word in words[1:]:
             if word.startswith("tests/"):
                 assert (page.parent / word).is_file(), words
+
+
+def test_a_package_with_kernels_in_cuda_names_the_emulator_that_runs_them(page):
+    if page.parent != ROOT:
+        assert ("--emulate" in page.read_text()) == any(page.parent.glob("src/*/cuda.cu"))
 
 
 def test_each_file_is_there(page):

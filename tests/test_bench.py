@@ -702,7 +702,9 @@ class TestCompareCommand:
         result = run("compare", write("old.json"), tmp_path / "other.json")
         assert result.exit_code == 2
         assert "is not a report of `graft bench --json`" in result.stderr
-        assert run("compare", tmp_path / "none.json", tmp_path / "none.json").exit_code == 2
+        nothing = run("compare", tmp_path / "none.json", tmp_path / "none.json")
+        assert nothing.exit_code == 2
+        assert nothing.stderr.split() == f"{tmp_path / 'none.json'} cannot be read: No such file or directory".split()
 
 
 def test_a_missing_template_engine_is_one_line(monkeypatch, tmp_path):

@@ -10,6 +10,7 @@ import torch
 from planted import elementwise, kernels, products
 from torchgraft import Operator
 from torchgraft.checking import check
+from torchgraft.checking.explaining import find_explanation
 from torchgraft.checking.jobs import make_jobs
 from torchgraft.checking.report.check_report import describe, group_alike
 from torchgraft.checking.subject import subject_of
@@ -75,6 +76,11 @@ def _dies_later(input):
     return input * 2 + 1
 
 
+def _direction(input):
+    return input * (input * input + 1e-12).rsqrt()
+
+
+cancelling = _declare("cancelling", _direction, reference=_direction, gradient="reference")
 twice_wrong = _declare("twice_wrong", _off_at_the_end, gradient=_wrong_gradient)
 refusing = _declare("refusing", _refuse)
 undefined = _declare("undefined", reference=_raise)
@@ -152,6 +158,14 @@ def test_one_mistake_is_one_report_that_names_it(operator, properties, failing, 
     assert f"\n  at fault  {said}\n" in str(report)
     assert report.as_dict()["results"][0]["property"] == EAGER[0]
     assert f": {first}\n" in str(report)
+
+
+def test_a_definition_that_loses_digits_is_told_apart_from_a_mistake():
+    """Nobody made a mistake: two terms of the gradient cancel, however it is computed."""
+    samples = Samples([Sample("small", (Drawn((5,), scale=0.01),))])
+    ((failed,),) = group_alike(check(cancelling, samples, properties=["compile"], device="cpu", quick=True).failures)
+    assert failed.failure.at_fault.startswith("the sample: ")
+    assert find_explanation(failed.failure.at_fault).key == "sample"
 
 
 def test_two_mistakes_are_two_reports():

@@ -2,14 +2,23 @@
 
 import functools
 import itertools
+from inspect import currentframe
 from types import SimpleNamespace
 
 import pytest
 import torch
+from functorch.compile import make_boxed_compiler, make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
+from torch._inductor.exc import InductorError
 from torch._inductor.utils import fresh_cache
 from torch.utils.flop_counter import FlopCounterMode
 
 from torchgraft import Operator
+from torchgraft.checking.call import Call
+from torchgraft.checking.properties.compile import _check_static as check_static
+from torchgraft.checking.properties.compile import _compiler_expected as compiler_expected
+from torchgraft.checking.tensors.compare import Mismatch
+from torchgraft.sampling import Drawn, Sample, Samples
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchgraft.PerformanceWarning")
 
@@ -362,3 +371,42 @@ def test_what_is_wrong_is_told_where_a_call_is_traced():
     compiled = torch.compile(operator, backend="aot_eager", fullgraph=True)
     with pytest.raises(Exception, match="the formula cannot do this"):
         compiled(torch.ones(3, requires_grad=True))
+
+
+def _refuse_cosines(graph, inputs):
+    """Compiles no graph with a cosine, and says as little about it as assertions of Inductor do."""
+    try:
+        if any("cos" in str(node.target) for node in graph.graph.nodes):
+            raise AssertionError  # in the code of a compiler
+    except AssertionError as error:
+        raise InductorError(error, currentframe()).with_traceback(error.__traceback__) from None
+    return make_boxed_func(graph.forward)
+
+
+@pytest.mark.parametrize(
+    ("reference", "gradient", "by_reference"),
+    [
+        (torch.sin, "reference", True),
+        (lambda x: x * x, lambda needs_grad, grads, saved, x: grads[0] * x.cos(), False),
+    ],
+    ids=["reference", "formula"],
+)
+def test_a_failure_of_a_compiler_says_where_it_is_and_whether_the_reference_is_the_reason(
+    reference, gradient, by_reference
+):
+    operator = Operator(
+        f"compiled::refused_{next(numbers)}(Tensor x) -> Tensor",
+        reference=reference,
+        output=torch.empty_like,
+        gradient=gradient,
+        kernels={},
+    )
+    sample = Sample("three", (Drawn((3,)),))
+    call = Call(operator, Samples([sample]), sample, torch.device("cpu"), torch.float32, 0)
+    backend = aot_autograd(fw_compiler=make_boxed_compiler(lambda graph, inputs: graph), bw_compiler=_refuse_cosines)
+    with pytest.raises(Mismatch) as raised:
+        compiler_expected(check_static)(backend, call)
+    said = str(raised.value)
+    assert said.startswith("torch.compile fails at the gradient: AssertionError at `raise AssertionError")
+    assert f"{__file__}:" in said
+    assert ("PyTorch cannot compile the reference alone either" in said) == by_reference

@@ -12,6 +12,8 @@ from torchgraft.operator import FLOATING
 
 # One library, as each compiles for seconds: what an operator does, `which` says.
 TEXT = """
+#include <torchgraft/in_place.h>
+
 TORCHGRAFT_CLONES double add_up(const float* from, int64_t count) {
   return sum_of<float>(count, [&](int64_t i) { return from[i]; });
 }
@@ -27,6 +29,18 @@ Tensor empties_cpu(Tensor like, std::vector<int64_t> sizes, Text from) {
   return empty_contiguous({}, like);
 }
 TORCHGRAFT_KERNEL(helpers, CPU, empties, empties_cpu)
+
+// Whether `apart_from` copies, and what it gives; a written tensor whose elements share memory is refused.
+Tensor apart_cpu(Tensor written, Tensor other) {
+  check_separate(written, "written");
+  const Tensor found = apart_from(written, other, "other");
+  Tensor output = empty_contiguous({1 + found.numel()}, found);
+  float* const to = mutable_data_of<float>(output);
+  to[0] = found.const_data_ptr() != other.const_data_ptr();
+  std::copy_n(data_of<float>(found, "found"), found.numel(), to + 1);
+  return output;
+}
+TORCHGRAFT_KERNEL(helpers, CPU, apart, apart_cpu)
 
 // One element: how many bytes the type has that the dispatch found.
 Tensor dispatched_cpu(Tensor input, Text by) {
@@ -121,6 +135,10 @@ def helpers():
             " MemoryFormat format, MemoryFormat? format_maybe) -> Tensor",
             reference=lambda input, *others: input.new_zeros(1),
         ),
+        torchgraft.Operator(
+            "helpers::apart(Tensor written, Tensor other) -> Tensor",
+            reference=lambda written, other: other.new_zeros(1 + other.numel(), dtype=torch.int8),
+        ),
     ]
     operator = load_inline(
         "helpers::helpers(Tensor input, str which, int kept=1) -> Tensor",
@@ -130,7 +148,7 @@ def helpers():
     )
     yield torch.ops.helpers.helpers
     assert operator.name == "helpers"
-    assert [each.name for each in operators] == ["empties", "dispatched", "typed"]
+    assert [each.name for each in operators] == ["empties", "dispatched", "typed", "apart"]
 
 
 @pytest.mark.parametrize(
@@ -301,6 +319,43 @@ def test_a_sum_of_a_row_adds_sixteen_lanes(helpers, count):
     padded = torch.cat([input, torch.zeros(-count % 16)]).reshape(-1, 16)
     lanes = added_in_order([torch.zeros(16), *padded])
     assert helpers(input, "sum_of")[0].item() == added_in_order(lanes.double()).float().item()
+
+
+def _parts(first, second):
+    memory = torch.arange(40.0)
+    return memory[first], memory[second]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "copied"),
+    [
+        (_parts(slice(0, 10), slice(10, 20)), False),
+        (_parts(slice(10, 20), slice(0, 10)), False),
+        (_parts(slice(0, 11), slice(10, 20)), True),
+        (_parts(slice(10, 20), slice(0, 11)), True),
+        (_parts(slice(0, 40), slice(10, 12)), True),
+        (_parts(slice(0, 10), slice(0, 10)), True),
+        # What lies in the gaps of another one may be apart, and is copied all the same.
+        (_parts(slice(0, 40, 2), slice(11, 13)), True),
+        (_parts(slice(0, 30, 3), slice(28, 40)), False),
+        (_parts(slice(0, 0), slice(0, 10)), False),
+        # A copy that makes it contiguous lies apart already.
+        (_parts(slice(0, 10), slice(0, 10, 2)), True),
+    ],
+)
+def test_a_tensor_apart_from_what_is_written_is_copied_if_both_may_share_memory(helpers, tensors, copied):
+    written, other = tensors
+    was_copied, *values = torch.ops.helpers.apart(written, other).tolist()
+    assert was_copied == copied
+    assert values == other.tolist()
+
+
+def test_what_is_written_to_may_not_be_expanded(helpers):
+    other = torch.ones(1)
+    with pytest.raises(RuntimeError, match="written is written to and has elements that share memory"):
+        torch.ops.helpers.apart(torch.ones(2, 1).expand(2, 3), other)
+    for separate in (torch.ones(1).expand(1, 1), torch.ones(1).expand(0, 1), torch.ones(1).expand(3, 0, 1)):
+        assert torch.ops.helpers.apart(separate, other).tolist() == [0, 1]
 
 
 def test_no_call_ran_on_the_reference(helpers):

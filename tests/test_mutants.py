@@ -1,5 +1,6 @@
 """Mutants: the rewritten source holds each small change, and a table of samples that lacks a case is told so."""
 
+import io
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
 from documents import read_document
@@ -27,7 +29,7 @@ from torchgraft.checking.mutants.library import MutantLibrary
 from torchgraft.checking.mutants.questions import Question
 from torchgraft.checking.mutants.workers import Worker, quickest
 from torchgraft.checking.subject import find_subjects
-from torchgraft.cli import app
+from torchgraft.cli import app, mutants
 
 
 def changes(body):
@@ -54,6 +56,10 @@ def changes(body):
         ("g(std::min(a, b));", {("bound", "g(a);"), ("bound", "g(b);")}),
         ("g(std::clamp<int64_t>(a, b, c));", {("bound", "g(a);")}),
         ("__syncthreads();", {("barrier", "")}),
+        (
+            "parallel_for(0, a + b, std::max(c, d), f);",
+            {("term", f"parallel_for(0, {each}, std::max(c, d), f);") for each in "ab"},
+        ),
         ("wait_for_copies<2>();", {("barrier", "")}),
         ("KERNEL<<<a + b, c>>>(i);", set()),
     ],
@@ -76,6 +82,8 @@ def test_a_place_is_changed(body, expected):
         "int a; float* b; g(a, b);",
         "Line a; Rows b; g(a, b);",
         "g([&] { return a; } < b);",
+        "parallel_for(0, count, std::max<int64_t>(kGrain / (columns + 1), 1), [&](int64_t first, int64_t last) {});",
+        "torchgraft::sum_rows<double>(rows.count, 3, kGrain + 1, to, [&](int64_t first, int64_t last, double* s) {});",
     ],
 )
 def test_constants_and_text_are_left_alone(body):
@@ -412,3 +420,12 @@ def test_a_table_that_lacks_a_case_is_told_so(tmp_path):
     again = sum(each["status"] in ("survived", "equivalent") for each in short.found)
     assert len(kept.read_text().splitlines()) == len(short.found) + again
     assert "the samples detect every mutant" in whole.said
+
+
+@pytest.mark.parametrize("status", ["killed", "survived"])
+def test_a_survivor_is_told_where_changes_without_effect_are_listed(status):
+    mutant = find_mutants("cpu.cpp", b"void f() { g(a < b); }\n")[0]
+    console = Console(width=80, file=io.StringIO())
+    mutants._print(console, [("folder", Outcome(mutant, status))], 1.0)
+    told = console.file.getvalue()
+    assert (f"list it with the reason in {folders.EQUIVALENT}" in told) == (status == "survived")

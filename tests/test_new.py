@@ -31,6 +31,21 @@ SHAPES = {
     "rows": ("(Tensor input, Tensor weight, float eps=1e-5) -> Tensor", "... columns, columns -> ... columns"),
     "sizes": ("(Tensor a, Tensor b, int n, Tensor? c=None) -> (Tensor, Tensor)", "n d, 2*d 4 n, d _ -> n d, 2*d 4 n"),
     "elements": ("(Tensor input, Tensor other) -> Tensor", "..., () -> ..."),
+    # Results that have no argument's shape.
+    "groups": ("(Tensor values, Tensor weight, SymInt groups) -> Tensor", "n d, n -> groups d"),
+    "reduced": ("(Tensor input, Tensor weight) -> Tensor", "... k, k -> ..."),
+    "halves": ("(Tensor a, Tensor b) -> (Tensor, Tensor)", "n 2*k, k n m -> (), 3*k 4"),
+    # No results at all, and three names.
+    "turned": ("(Tensor(a!) x, Tensor cos, Tensor sin) -> ()", "... length 2*half, length 2*half, length 2*half ->"),
+}
+# Those of which some tensors hold integers.
+INDEXED = {
+    "indexed": {
+        "schema": "(Tensor values, Tensor index, Tensor weight, SymInt groups) -> Tensor",
+        "shapes": "n d, n, d -> groups d",
+        "integers": ["index"],
+    },
+    "looked_up": {"schema": "(Tensor index, Tensor table, *, float scale=1.0) -> Tensor", "integers": ["index"]},
 }
 EVERYTHING = {"cuda": True, "triton": True}
 
@@ -73,13 +88,42 @@ def test_a_package_of_shapes_holds_what_is_asked_of_it(tmp_path):
     assert 'shapes="... columns, ... columns, columns -> ... columns, columns"' in (package / "operator.py").read_text()
 
 
+@pytest.mark.parametrize("name", ["groups", "turned"])
+def test_a_package_of_other_shapes_holds_what_is_asked_of_it(name, tmp_path):
+    """Results that have no argument's shape are zeros; an operator without results has nothing behind its arrow."""
+    schema, shapes = SHAPES[name]
+    folder, package = make(f"new_{name}", tmp_path, schema=schema, shapes=shapes)
+    assert holds(folder, "value", "fake", "gradient").results
+    assert f'shapes="{shapes}"' in (package / "operator.py").read_text()
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_a_package_with_an_index_holds_what_is_asked_of_it(name, tmp_path):
+    folder, package = make(f"new_{name}", tmp_path, backward=name == "indexed", **INDEXED[name])
+    assert holds(folder, "value", "dtypes", "bad_input", "gradient", "second_gradient").results
+    assert '"index": (torch.int64,)' in (package / "operator.py").read_text()
+
+
+@pytest.mark.parametrize(
+    "shapes", ["... d, d -> ... d", "... l 2*d, l d -> l d", "m k, k n -> m n", "b h l d, d -> d", "d d d, d -> d"]
+)
+def test_the_benchmark_of_shapes_is_as_large_as_four_mi_elements_at_most(shapes, tmp_path):
+    schema = "(Tensor x, Tensor y) -> Tensor"
+    _, package = make("new_sized", tmp_path, schema=schema, shapes=shapes)
+    values = {}
+    exec((package / "samples.py").read_text(), values)
+    (benchmark,) = values["samples"]["new_sized"].benchmarks
+    assert 2**20 <= max(each.elements for each in benchmark.sample.tensors) <= 2**22
+
+
 @pytest.mark.parametrize("backward", [False, True], ids=["", "backward"])
-@pytest.mark.parametrize("schema", [None, *SCHEMAS, *SHAPES])
+@pytest.mark.parametrize("schema", [None, *SCHEMAS, *SHAPES, *INDEXED])
 def test_what_is_made_is_formatted(schema, backward, tmp_path):
-    if backward and schema not in (None, "no_reference", "rows", "elements"):
+    if backward and schema not in (None, "no_reference", "rows", "elements", "groups", "reduced", *INDEXED):
         pytest.skip("such a backward operator is refused")
     text, shapes = SHAPES.get(schema, (schema and SCHEMAS.get(schema, "").replace("new_", "made_"), None))
-    folder, _ = make(f"made_{schema}", tmp_path, schema=text, shapes=shapes, backward=backward, **EVERYTHING)
+    options = INDEXED.get(schema, {"schema": text, "shapes": shapes})
+    folder, _ = make(f"made_{schema}", tmp_path, backward=backward, **options, **EVERYTHING)
     programs = Path(sys.executable).parent
     rules = ("--select=E,F,I,UP,B,SIM,RUF,D", "--ignore=D105,D107,D203,D213,D413,D401,D100,D103")
     for command in (("format", "--diff"), ("check", *rules)):
@@ -131,12 +175,18 @@ OF_ONE = ["new_x", "--schema", "(Tensor input) -> Tensor", "--shapes"]
         ),
         (["new_x", "--schema", "(Tensor? input) -> Tensor"], "a kernel needs a required tensor"),
         (["new_x", "--schema", "(Tensor[] input) -> Tensor", "--backward"], "leave --backward out"),
+        (["new_x", "--integers", "index"], "--integers names tensors of a schema: give --schema, too"),
+        (
+            [*OF_ONE[:3], "--integers", "index"],
+            "--integers must name required tensors that are not written to, of input",
+        ),
+        ([*OF_ONE[:3], "--integers", "input"], "needs a required tensor beside those of integers"),
         (["new_x", "--shapes", "d -> d"], "--shapes describes the tensors of a schema: give --schema, too"),
         (
             [*OF_ONE, "d, d -> d"],
             "shapes must give one shape for its tensor argument, '->' and one shape for its result",
         ),
-        ([*OF_ONE, "n d -> n"], "no tensor argument has the shape\\s+of the result, n: leave --shapes out"),
+        ([*OF_ONE, "... d -> ... 2*d"], "cannot make the result, ... 2\\*d, as no\\s+tensor argument has its shape"),
         ([*OF_ONE, "d -> _"], "shapes must give every size of each result, without _"),
         ([*OF_ONE, "4 -> 4"], "shapes must have at least one size with a name"),
         ([*OF_ONE, "class -> class"], "a size cannot be named class: rename it in --shapes"),
@@ -228,6 +278,7 @@ OTHERS = {
         for name, (schema, shapes) in SHAPES.items()
         if name != "rows"
     },
+    **{f"other_{name}": options for name, options in INDEXED.items()},
     "other_both": {"schema": SCHEMAS["no_reference"], "backward": True},
 }
 OF_KERNELS = ("accuracy", "aot_inductor", "determinism", "large", "memory", "memory_bounds", "thread_safety")

@@ -7,6 +7,7 @@
 
 #include <torchgraft/cpu.h>
 #include <torchgraft/dispatch.h>
+#include <torchgraft/in_place.h>
 #include <torchgraft/layout.h>
 #include <torchgraft/registration.h>
 
@@ -43,14 +44,6 @@ void copy_head(const Tensor& key, const Tensor& value, const Tensor& key_cache, 
       to_key[i / sizes.width * key_steps[2] + i % sizes.width * key_steps[4]] = from_key[i * key_strides[2]];
       to_value[i * value_steps[2]] = from_value[i * value_strides[2]];
     }
-  }
-}
-
-// No two elements of what is written to share an address, as those of an expanded tensor do.
-void check_separate(const Tensor& tensor, const char* name) {
-  for (int64_t d = 0; d < tensor.dim(); ++d) {
-    TORCHGRAFT_CHECK(tensor.size(d) <= 1 || tensor.stride(d) != 0, name,
-                     " is written to and has elements that share memory");
   }
 }
 

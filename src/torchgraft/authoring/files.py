@@ -14,6 +14,9 @@ from torchgraft.authoring.wheel import torchgraft_requirement
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
+_EMULATED = "graft check src/{name} --device cuda --emulate --quick   # kernels in CUDA C++, without a GPU: a minute\n"
+
+
 def files(name: str, found: Sequence[Stub], *, is_complete: bool, cuda: bool, triton: bool) -> dict[str, str]:
     """The text of each file, by its path in the package."""
     rows = {"cuda.cu": ("the kernel in CUDA C++", cuda), "kernels.py": ("the kernel in Triton", triton)}
@@ -25,6 +28,7 @@ def files(name: str, found: Sequence[Stub], *, is_complete: bool, cuda: bool, tr
         "torchgraft": torchgraft_requirement(),
         "triton_test": f"\t@$(GRAFT) check src/{name} --every-kernel --property value\n" if triton else "",
         "triton_check": f"\n\t@$(GRAFT) check src/{name} --every-kernel" if triton else "",
+        "emulated": _EMULATED.format(name=name) if cuda else "",
         "kernel_rows": "".join(
             f"| [src/{name}/{file}](src/{name}/{file}) | {what} |\n" for file, (what, wanted) in rows.items() if wanted
         ),
@@ -139,7 +143,7 @@ if find_spec("triton") is not None:
     if stub.copies:
         body += f"""
     Returns:
-        {stub.formula or f"A copy of {', '.join(copy.argument for copy in stub.copies)}"}.
+        {stub.formula or _returned(stub)}.
 """
     returned = "return " if stub.copies else ""
     refusal = "" if stub.words is None else "\n        ValueError: a tensor has another shape."
@@ -152,8 +156,24 @@ if find_spec("triton") is not None:
     return _module(f"{stub.name}: {stub.summary}", body, [_import_of(name, [stub])])
 
 
+def _returned(stub: Stub) -> str:
+    """The results of a new operator, in words."""
+    copied = ", ".join(copy.argument for copy in stub.copies if copy.words is None)
+    zeros = "zeros" * any(copy.words is not None for copy in stub.copies)
+    text = " and ".join(filter(None, (f"a copy of {copied}" if copied else "", zeros)))
+    return text[0].upper() + text[1:]
+
+
+_ZEROS = '''
+
+def _zeros(tensor: Tensor, *sizes: int) -> Tensor:
+    """Zeros that have a gradient: the sum of no elements of a tensor is zero."""
+    return tensor.new_zeros(sizes) + tensor.flatten()[:0].sum()
+'''
+
+
 def _references(found: Sequence[Stub]) -> str:
-    functions = []
+    functions = [_ZEROS] if any(copy.depends_on for stub in found for copy in stub.copies) else []
     for stub in found:
         annotation = stubs.result_annotation(stub, written=True)
         comment = "" if stub.formula else "    # Write here, in differentiable PyTorch, what the operator computes.\n"
@@ -199,15 +219,24 @@ def _declarations(name: str, found: Sequence[Stub], is_complete: bool, on_gpu: b
         elif by_reference:
             declared.append(f"gradient={by_reference}")
         elif stub.copies:
-            names = [f'"{argument.name}"' for argument in stub.arguments if argument.holds_tensors]
+            names = [f'"{argument.name}"' for argument in stub.tensors]
             declared.append(stubs.joined("not_differentiable=[", names, "]", 4))
-        if zero := [f'"{copy.argument}_grad"' for copy in stub.copies if copy.zero]:
+        if zero := [f'"{copy.argument}_grad"' for copy in stub.copies if copy.zero and not copy.depends_on]:
             declared.append(stubs.joined("not_differentiable=[", zero, "]", 4))
-        declared += ["dtypes=FLOATING", *([] if on_gpu else ['kernels={"cpu": FLOATING}'])]
+        declared += [_dtypes(stub), *([] if on_gpu else ['kernels={"cpu": FLOATING}'])]
         lines = "".join(f"    {line},\n" for line in declared)
         body += "\n" * (2 if body else 1) + f"{_called(stub)} = Operator(\n{lines})\n"
     summary = f"The declaration of {first.name}: what PyTorch must know about it, and nothing about how it is computed."
     return _module(summary, body, [f"from {name} import reference"])
+
+
+def _dtypes(stub: Stub) -> str:
+    """The dtypes of a declaration, in Python."""
+    if not stub.integers:
+        return "dtypes=FLOATING"
+    tensors = [each.name for each in stub.arguments if each.holds_tensors]
+    pairs = [f'"{each}": {"(torch.int64,)" if each in stub.integers else "FLOATING"}' for each in tensors]
+    return stubs.joined("dtypes={", pairs, "}", 4)
 
 
 def _gradient_by_reference(stub: Stub) -> str:
@@ -234,7 +263,15 @@ def _gradient(stub: Stub, backward: Stub | None) -> str:
     else:
         call = stubs.joined(f"{_called(backward)}(", ["output_grads[0]", *stubs.values(stub)], ")", 4)
         body = f"    return ({call},)\n"
-        if len(tensors) > 1:
+        if stub.integers:
+            returned = "tuple[Tensor | None, ...]"
+            of_each = ["None" if each.name in stub.integers else f"{each.name}_grad" for each in tensors]
+            made = [each for each in of_each if each != "None"]
+            call = stubs.joined(
+                f"{', '.join(made)} = {_called(backward)}(", ["output_grads[0]", *stubs.values(stub)], ")", 4
+            )
+            body = f"    {call}\n    {stubs.joined('return (', of_each, ')', 4)}\n"
+        elif len(tensors) > 1:
             returned = "tuple[Tensor | None, ...]"
             body = f"    grads = {call}\n    return {_NEEDED}\n"
     return f"""
@@ -279,11 +316,11 @@ def _samples(found: Sequence[Stub]) -> str:
     }
     if words is None:
         return _filled("samples.py", values)
-    name, measured = sizes.benchmark(words)
+    (name, measured), drawn = sizes.benchmark(words), sizes.drawn(words)
     values |= {
         "names": ", ".join(words.names),
         "rows": "".join(f'    "{name}": {row},\n' for name, row in sizes.rows(words)),
-        "drawn": sizes.drawn(words),
+        "drawn": stubs.joined("sizes = (", drawn, ",)" if len(drawn) == 1 else ")", 4),
         "measured": f'"{name}", arguments({measured})',
     }
     return _filled("samples_of_sizes.py", values)
@@ -293,8 +330,13 @@ def _samples(found: Sequence[Stub]) -> str:
 _HEADERS = (
     ("torch::stable::zero_(", "torch/csrc/stable/ops.h"),
     ("check_alike(", "torchgraft/arguments.h"),
+    ("check_dim(", "torchgraft/checks.h"),
+    ("TORCHGRAFT_CHECK(", "torchgraft/checks.h"),
+    ("same_device(", "torchgraft/checks.h"),
     ("parallel_for(", "torchgraft/cpu.h"),
+    ("check_elements<", "torchgraft/data.h"),
     ("dispatch_floating(", "torchgraft/dispatch.h"),
+    ("empty_contiguous(", "torchgraft/empty.h"),
     ("empty_as(", "torchgraft/layout.h"),
     ("ceil_divide<", "torchgraft/numbers.h"),
     ("", "torchgraft/registration.h"),
@@ -327,6 +369,7 @@ def _source(device: str, name: str, found: Sequence[Stub], is_complete: bool) ->
             "copied": f"helper_copied.{suffix}",
             "copied_list": "helper_copied_list",
             "zeros": "helper_zeros",
+            "zeros_of": "helper_zeros_of",
             "set_to_zero": "helper_set_to_zero",
         }
         text = "".join(_filled(part, values) for helper, part in helpers.items() if helper in used)

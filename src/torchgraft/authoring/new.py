@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from torchgraft._private import pytorch
@@ -38,6 +39,7 @@ def make_package(
     *,
     schema: str | None = None,
     shapes: str | None = None,
+    integers: Sequence[str] = (),
     cuda: bool = False,
     triton: bool = False,
     backward: bool = False,
@@ -52,6 +54,7 @@ def make_package(
             `factor * input * input`.
         shapes: of its tensors, as `"... d, d -> ... d"` (`shapes` of `torchgraft.Operator`): the declaration has them,
             and samples are made of them.
+        integers: the names of the tensors that hold int64, as an index does.
         cuda: whether there is a kernel in CUDA C++, too.
         triton: whether there is one in Triton, too.
         backward: whether the gradient is an operator with kernels of its own.
@@ -64,7 +67,7 @@ def make_package(
         OSError: the folder cannot be written.
     """
     _expect_free(name, directory)
-    found = _operators(name, schema, shapes, backward)
+    found = _operators(name, schema, shapes, integers, backward)
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=directory) as aside:
         folder = Path(aside, name)
         for path, text in files(name, found, is_complete=schema is None, cuda=cuda, triton=triton).items():
@@ -122,7 +125,9 @@ def _is_taken_in_cpp(name: str) -> bool:
     return done.returncode != 0 and name in done.stderr
 
 
-def _operators(name: str, schema: str | None, shapes: str | None, backward: bool) -> list[Stub]:
+def _operators(
+    name: str, schema: str | None, shapes: str | None, integers: Sequence[str], backward: bool
+) -> list[Stub]:
     """The operator of a package, and that of its gradient where it is wanted."""
     named, opened, signature = (schema or _SCHEMA).strip().partition("(")
     namespace, _, operator = named.strip().rpartition("::")
@@ -140,12 +145,15 @@ def _operators(name: str, schema: str | None, shapes: str | None, backward: bool
     read = read_schema(text)
     if shapes is not None and schema is None:
         raise ValueError("--shapes describes the tensors of a schema: give --schema, too")
+    if integers and schema is None:
+        raise ValueError("--integers names tensors of a schema: give --schema, too")
     words = None if shapes is None else read_words(operator, shapes, read)
-    first = stubs.read_stub(operator, text, read, words)
+    first = stubs.read_stub(operator, text, read, words, integers)
     if schema is None:
         first = first._replace(formula="factor * input * input", summary="factor * input * input, of every element.")
     else:
-        does = "sets what it writes to to zero" if first.mutated else "copies"
+        is_zero = bool(first.copies) and all(copy.zero for copy in first.copies)
+        does = "sets what it writes to to zero" if first.mutated else "returns zeros" if is_zero else "copies"
         first = first._replace(summary=f"{does}, until its author writes what it computes.")
     if not backward:
         return [first]
@@ -156,7 +164,7 @@ def _operators(name: str, schema: str | None, shapes: str | None, backward: bool
         arguments=read_schema(f"{name}::{operator}_backward{text}").arguments,
         copies=copies,
         formula="2 * factor * input * output_grad" if schema is None else "",
-        words=words and words.backward(),
+        words=words and words.backward([each.name for each in first.tensors]),
         summary=f"the gradient of {operator}.",
     )
     return [first, second]

@@ -11,6 +11,7 @@ from torchgraft.declaration.schema import Schema
 from torchgraft.declaration.shapes import Shapes
 
 _REST = "..."
+_NAME = re.compile(r"[A-Za-z]\w*")
 # What a sample calls the sizes that `...` stands for, and a size that has no name.
 _REST_NAME, _ANY_SIZE = "rest", "3"
 
@@ -26,7 +27,8 @@ _ROWS = (
     ("one more than a block of threads", (3,), 2, 257),
     ("more than one thread's share", (3,), 3, 11003),
 )
-_BENCHMARK = ("rows of 1024", (4096,), 64, 1024)
+# The length of a row of the benchmark, and how many elements a tensor of it has at most.
+_BENCHMARK_ROW, _BENCHMARK_ELEMENTS = 1024, 1 << 22
 
 
 class Words(NamedTuple):
@@ -44,18 +46,28 @@ class Words(NamedTuple):
         before, after = (
             ", ".join(" ".join(words) or "()" for words in shapes) for shapes in (self.arguments.values(), self.results)
         )
-        return f"{before} -> {after}"
+        return f"{before} -> {after}".rstrip()
 
     @property
     def names(self) -> list[str]:
-        """The names of sizes, in the order in which the arguments have them; `rest`, for `...`, comes first."""
-        words = [word for shape in self.arguments.values() for word in shape]
-        found = [found[0] for word in words if (found := re.search(r"[A-Za-z]\w*", word))]
-        return [*([_REST_NAME] if _REST in words else []), *dict.fromkeys(found)]
+        """The names of sizes, in the order in which the arguments have them.
 
-    def backward(self) -> Words:
-        """The shapes of an operator that computes the gradient: of the result's gradient, and then as before."""
-        return Words({"output_grad": self.results[0], **self.arguments}, tuple(self.arguments.values()))
+        `rest`, for `...`, comes first, and behind it names that results alone have, as they are those of numbers.
+        """
+        words = [word for shape in self.arguments.values() for word in shape]
+        names = dict.fromkeys(found[0] for word in words if (found := _NAME.search(word)))
+        others = [found[0] for shape in self.results for word in shape if (found := _NAME.search(word))]
+        return [
+            *([_REST_NAME] if _REST in words else []),
+            *(name for name in dict.fromkeys(others) if name not in names),
+            *names,
+        ]
+
+    def backward(self, tensors: Sequence[str]) -> Words:
+        """The shapes of an operator that computes the gradients of some tensors: its result's, and then as before."""
+        return Words(
+            {"output_grad": self.results[0], **self.arguments}, tuple(self.arguments[each] for each in tensors)
+        )
 
 
 def read_words(operator: str, text: str, read: Schema) -> Words:
@@ -73,8 +85,8 @@ def read_words(operator: str, text: str, read: Schema) -> Words:
         raise ValueError(f"{operator}: shapes must give every size of each result, without _, got {text!r}")
     before, after = ([tuple(words.replace("()", "").split()) for words in part.split(",")] for part in text.split("->"))
     tensors = [argument.name for argument in read.arguments if argument.holds_tensors]
-    words = Words(dict(zip(tensors, before, strict=True)), tuple(after))
-    for name in re.findall(r"[A-Za-z]\w*", text):
+    words = Words(dict(zip(tensors, before, strict=True)), tuple(after) if read.results else ())
+    for name in _NAME.findall(text):
         if keyword.iskeyword(name) or name in (_REST_NAME, *tensors):
             raise ValueError(f"{operator}: a size cannot be named {name}: rename it in --shapes")
     if not words.names:
@@ -115,8 +127,31 @@ def rows(words: Words) -> list[tuple[str, str]]:
 
 
 def benchmark(words: Words) -> tuple[str, str]:
-    """The benchmark of a new operator: its name, and the sizes as arguments in Python."""
-    return _BENCHMARK[0], ", ".join(_values(words, *_BENCHMARK))
+    """The benchmark of a new operator: its name, and the sizes as arguments in Python.
+
+    The other sizes are one power of two, the largest with which no tensor is too large to be measured in a moment.
+    """
+    row = _BENCHMARK_ROW
+    other = _BENCHMARK_ELEMENTS // row
+    shapes = (*words.arguments.values(), *words.results)
+    while max(_elements(words, shape, other, row) for shape in shapes) > _BENCHMARK_ELEMENTS:
+        row, other = (row, other // 2) if other > 1 else (row // 2, other)
+    rest = (other, row) if words.names[-1] == _REST_NAME else (other,)
+    return f"rows of {row}", ", ".join(_values(words, "", rest, other, row))
+
+
+def _elements(words: Words, shape: Sequence[str], other: int, row: int) -> int:
+    """How many elements a tensor of a shape has, where the last size has one value and all others have another."""
+    last, count = words.names[-1], 1
+    for word in shape:
+        number, name = re.fullmatch(r"(\d*)\*?(\w*|\.\.\.)", word).groups()  # type: ignore[union-attr]
+        if name == _REST:
+            count *= other * (row if last == _REST_NAME else 1)
+        elif name == "_":
+            count *= int(_ANY_SIZE)
+        else:
+            count *= int(number or 1) * (row if name == last else other if name else 1)
+    return count
 
 
 def smallest(words: Words) -> str:
@@ -124,11 +159,47 @@ def smallest(words: Words) -> str:
     return ", ".join(_values(words, *_ROWS[0]))
 
 
-def drawn(words: Words) -> str:
-    """Sizes that are drawn, in Python."""
+def drawn(words: Words) -> list[str]:
+    """Sizes that are drawn, each in Python."""
     each = "random.randint(0, 6)"
     rest = f"tuple({each} for _ in range(random.randint(0, 2)))"
-    return bracketed([rest if name == _REST_NAME else each for name in words.names])
+    return [rest if name == _REST_NAME else each for name in words.names]
+
+
+class Source(NamedTuple):
+    """The size of a tensor that has a name, or several in front of others.
+
+    Attributes:
+        tensor: the name of the argument.
+        place: of the size among the others; from the end, so negative, if `...` stands in front of it.
+        divisor: what the size is to be divided by; 1 for most.
+    """
+
+    tensor: str
+    place: int
+    divisor: int = 1
+
+
+def source_of(words: Words, name: str, tensors: Sequence[str]) -> Source | None:
+    """The first size of some tensors in which a name occurs; None if there is none."""
+    for tensor in tensors:
+        shape = words.arguments[tensor]
+        for place, word in enumerate(shape):
+            times, found = re.fullmatch(r"(?:(\d+)\*)?(.*)", word).groups()  # type: ignore[union-attr]
+            if found == name:
+                is_behind = _REST in shape[:place]
+                return Source(tensor, place - len(shape) if is_behind else place, int(times or 1))
+    return None
+
+
+def rest_of(words: Words, tensors: Sequence[str]) -> tuple[str, int, int] | None:
+    """The first of some tensors with `...`, and how many sizes it has in front of that and behind it."""
+    for tensor in tensors:
+        shape = words.arguments[tensor]
+        if _REST in shape:
+            at = shape.index(_REST)
+            return tensor, at, len(shape) - at - 1
+    return None
 
 
 def _values(words: Words, _: str, rest: tuple[int, ...], other: int, last: int) -> list[str]:

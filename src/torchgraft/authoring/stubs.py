@@ -69,12 +69,16 @@ class Copy(NamedTuple):
         from_list: whether that is a list of tensors.
         to_list: whether the result is one.
         zero: whether it is zero, and only its sizes are those of the argument.
+        words: the shape of a result that is zero and has no argument's shape.
+        depends_on: the name of a tensor that it depends on although it is zero, so that it has a gradient.
     """
 
     argument: str
     from_list: bool = False
     to_list: bool = False
     zero: bool = False
+    words: tuple[str, ...] | None = None
+    depends_on: str = ""
 
 
 class Stub(NamedTuple):
@@ -88,6 +92,7 @@ class Stub(NamedTuple):
         formula: what the reference computes, in Python, where that is more than copies.
         summary: what it computes, for docstrings.
         words: the shapes of its tensors, where they are known: results are then contiguous.
+        integers: the names of the tensors that hold int64, as an index does; they have no gradient.
     """
 
     name: str
@@ -97,6 +102,12 @@ class Stub(NamedTuple):
     formula: str = ""
     summary: str = ""
     words: Words | None = None
+    integers: tuple[str, ...] = ()
+
+    @property
+    def tensors(self) -> list[Argument]:
+        """The arguments that hold tensors of floating-point numbers."""
+        return [each for each in self.arguments if each.holds_tensors and each.name not in self.integers]
 
     @property
     def mutated(self) -> tuple[Argument, ...]:
@@ -104,7 +115,7 @@ class Stub(NamedTuple):
         return tuple(argument for argument in self.arguments if argument.mutated)
 
 
-def read_stub(name: str, schema: str, read: Schema, words: Words | None = None) -> Stub:
+def read_stub(name: str, schema: str, read: Schema, words: Words | None = None, integers: Sequence[str] = ()) -> Stub:
     """The stub of an operator whose schema is known, and perhaps its shapes.
 
     Args:
@@ -112,10 +123,16 @@ def read_stub(name: str, schema: str, read: Schema, words: Words | None = None) 
         schema: its text.
         read: what it says.
         words: the shapes of its tensors.
+        integers: the names of the tensors that hold int64.
 
     Raises:
         ValueError: no kernel can be written for the schema; the message says what to change.
     """
+    plain = [each.name for each in read.arguments if each.is_tensor and not each.optional and not each.mutated]
+    if strangers := [each for each in integers if each not in plain]:
+        among = f"of {', '.join(plain)}" if plain else "and there are none"
+        got = ", ".join(strangers)
+        raise ValueError(f"{name}: --integers must name required tensors that are not written to, {among}, got {got}")
     for argument in read.arguments:
         if keyword.iskeyword(argument.name) or argument.name in ("torch", f"{name}_operator"):
             raise ValueError(f"{name}: a Python argument cannot be named {argument.name}: rename it in the schema")
@@ -124,28 +141,34 @@ def read_stub(name: str, schema: str, read: Schema, words: Words | None = None) 
             raise ValueError(
                 f"{name}: {argument.name} is a {argument.kind}, which a C++ kernel cannot take: use one of {known}"
             )
-    certain = [each for each in read.arguments if each.holds_tensors and not each.optional]
+    certain = [
+        each for each in read.arguments if each.holds_tensors and not each.optional and each.name not in integers
+    ]
     # What is written to only where there is nothing else: it is zero afterwards.
     singles = sorted((each for each in certain if not each.is_list), key=lambda each: each.mutated)
     lists = [each for each in certain if each.is_list and not each.optional_elements]
     if not singles and not lists:
-        raise ValueError(f"{name}: a kernel needs a required tensor: add an argument of type Tensor or Tensor[]")
+        what = "a required tensor beside those of integers" if integers else "a required tensor"
+        raise ValueError(f"{name}: a kernel needs {what}: add an argument of type Tensor or Tensor[]")
     copies = []
     for number, result in enumerate(read.results):
         if words is not None:
-            fitting = [each.name for each in singles if words.arguments[each.name] == words.results[number]]
-            if not fitting or result.is_list:
-                shape = " ".join(words.results[number]) or "()"
+            shape = words.results[number]
+            fitting = [each.name for each in singles if words.arguments[each.name] == shape]
+            if fitting:
+                copies.append(Copy(fitting[0]))
+                continue
+            if not singles or ("..." in shape and len(shape) > 1):
                 raise ValueError(
-                    f"{name}: the first version of a kernel copies an argument, and no tensor argument has the shape of"
-                    f" the result, {shape}: leave --shapes out, and write shapes= in operator.py yourself"
+                    f"{name}: the first version of a kernel cannot make the result, {' '.join(shape)}, as no tensor"
+                    " argument has its shape: leave --shapes out, and write shapes= in operator.py yourself"
                 )
-            copies.append(Copy(fitting[0]))
+            copies.append(Copy(singles[0].name, zero=True, words=shape, depends_on=singles[0].name))
         elif lists and (result.is_list or not singles):
             copies.append(Copy(lists[0].name, from_list=True, to_list=result.is_list))
         else:
             copies.append(Copy(singles[min(number, len(singles) - 1)].name, to_list=result.is_list))
-    return Stub(name, schema, read.arguments, tuple(copies), words=words)
+    return Stub(name, schema, read.arguments, tuple(copies), words=words, integers=tuple(integers))
 
 
 def backward_of(stub: Stub, read: Schema) -> tuple[str, tuple[Copy, ...]]:
@@ -158,7 +181,7 @@ def backward_of(stub: Stub, read: Schema) -> tuple[str, tuple[Copy, ...]]:
     Raises:
         ValueError: it has lists, optional tensors, several results or writes to something.
     """
-    tensors = [argument for argument in stub.arguments if argument.holds_tensors]
+    tensors = stub.tensors
     plain = not any(argument.is_list or argument.optional or argument.mutated for argument in tensors)
     if not plain or len(read.results) != 1 or read.results[0].is_list:
         raise ValueError(
@@ -167,10 +190,15 @@ def backward_of(stub: Stub, read: Schema) -> tuple[str, tuple[Copy, ...]]:
         )
     before, _, _ = stub.schema[stub.schema.index("(") + 1 :].rpartition("->")
     results = ", ".join(f"Tensor {argument.name}_grad" for argument in tensors)
-    copied = stub.copies[0].argument
-    copies = (
-        Copy("output_grad") if argument.name == copied else Copy(argument.name, zero=True) for argument in tensors
-    )
+    copied = stub.copies[0]
+
+    def gradient_of(name: str) -> Copy:
+        if name != copied.argument:
+            return Copy(name, zero=True)
+        # A result without an argument's shape is zero, and so is the gradient.
+        return Copy(name, zero=True, depends_on="output_grad") if copied.zero else Copy("output_grad")
+
+    copies = (gradient_of(argument.name) for argument in tensors)
     return f"(Tensor output_grad, {before.strip()} -> {f'({results})' if len(tensors) > 1 else 'Tensor'}", tuple(copies)
 
 
@@ -221,6 +249,8 @@ def described(stub: Stub) -> str:
     found = []
     for argument in stub.arguments:
         kind = _IN_ENGLISH[argument.kind]
+        if argument.name in stub.integers:
+            kind = kind.replace("float64, float32, float16 or bfloat16", "int64")
         if stub.words is not None and argument.holds_tensors:
             kind = kind.replace("a tensor of any shape", sizes.bracketed(stub.words.arguments[argument.name]))
         text = f"some, each {kind}" if argument.is_list else kind
@@ -247,7 +277,58 @@ def reference_body(stub: Stub) -> str:
     if stub.formula:
         return stub.formula
     written = [_applied(argument, "torch.zeros_like") for argument in stub.mutated]
-    return ", ".join([*written, *(_copied(copy, "zeros_like" if copy.zero else "") for copy in stub.copies)])
+    return ", ".join([*written, *(_zeros(stub, copy) or _copied(copy, "") for copy in stub.copies)])
+
+
+def _zeros(stub: Stub, copy: Copy) -> str:
+    """A result that is zero, in Python; an empty text for a copy."""
+    if copy.depends_on:
+        sizes_of = [f"*{copy.argument}.shape"] if copy.words is None else sizes_in_python(stub, copy.words)
+        return f"_zeros({', '.join((copy.depends_on, *sizes_of))})"
+    return _copied(copy, "zeros_like") if copy.zero else ""
+
+
+def sizes_in_python(stub: Stub, shape: Sequence[str]) -> list[str]:
+    """The sizes of a result in Python, each from the arguments of the call."""
+    found = []
+    for word in shape:
+        if word == "...":
+            tensor, front, back = _rest(stub)
+            found.append(f"*{tensor}.shape[{front or ''}:{-back or ''}]")
+            continue
+        number, name, source = _source(stub, word)
+        text = name if source is None else f"{source.tensor}.shape[{source.place}]"
+        found.append(_multiplied(number, text, "//", source) if name else str(number))
+    return found
+
+
+def _multiplied(number: int, text: str, division: str, source: sizes.Source | None) -> str:
+    """A number times a size, which is divided first if its tensor has a multiple of it."""
+    if source is not None and source.divisor > 1:
+        text = f"{text} {division} {source.divisor}"
+        return text if number == 1 else f"{number} * ({text})"
+    return text if number == 1 else f"{number} * {text}"
+
+
+def _source(stub: Stub, word: str) -> tuple[int, str, sizes.Source | None]:
+    """Splits a size in words: a number, a name, and where the name's size is; None if an argument has its value."""
+    assert stub.words is not None
+    times, name, alone = re.fullmatch(r"(?:(\d+)\*)?([A-Za-z]\w*)|(\d+)", word).groups()  # type: ignore[union-attr]
+    if any(argument.name == name for argument in stub.arguments):
+        return int(times or 1), name, None
+    return int(alone or times or 1), name or "", sizes.source_of(stub.words, name, _required(stub)) if name else None
+
+
+def _required(stub: Stub) -> list[str]:
+    """The names of the tensors that no call leaves out."""
+    return [each.name for each in stub.arguments if each.is_tensor and not each.optional]
+
+
+def _rest(stub: Stub) -> tuple[str, int, int]:
+    assert stub.words is not None
+    found = sizes.rest_of(stub.words, _required(stub))
+    assert found is not None
+    return found
 
 
 def output_body(stub: Stub) -> str:
@@ -265,6 +346,8 @@ def sample_values(stub: Stub, *, without_optional: bool = False) -> list[str]:
     found = []
     for argument in stub.arguments:
         text = _IN_PYTHON[argument.kind][1]
+        if argument.name in stub.integers:
+            text = "Drawn(shape, dtype=torch.int64, high=2)"
         if stub.words is not None:
             if argument.holds_tensors:
                 text = text.replace("shape", sizes.expression(stub.words.arguments[argument.name]))
@@ -323,7 +406,12 @@ def _copied(copy: Copy, function: str) -> str:
 def triton_body(stub: Stub) -> list[str]:
     """The lines of a kernel in Python that launches kernels in Triton, without indentation."""
     results = [
-        f"torch.zeros_like({copy.argument}{_format_of(stub)})"
+        f"{copy.argument}.new_zeros({sizes.bracketed(sizes_in_python(stub, copy.words))})"
+        if copy.words is not None
+        # They are contiguous if shapes are declared.
+        else f"{copy.argument}.new_zeros({copy.argument}.shape)"
+        if copy.zero and stub.words is not None
+        else f"torch.zeros_like({copy.argument})"
         if copy.zero
         else _copied(copy, "").replace(".clone()", "")
         for copy in stub.copies
@@ -344,10 +432,6 @@ def triton_body(stub: Stub) -> list[str]:
     return lines
 
 
-def _format_of(stub: Stub) -> str:
-    return ", memory_format=torch.contiguous_format" if stub.words is not None else ""
-
-
 def _in_triton(copy: Copy, text: str) -> str:
     if copy.from_list:
         return f"[_copied(each) for each in {copy.argument}]" if copy.to_list else f"_copied({copy.argument}[0])"
@@ -365,6 +449,7 @@ def host_function(stub: Stub, device: str) -> str:
         device: 'cpu' or 'cuda'.
     """
     used = {argument.name for argument in stub.arguments if argument.holds_tensors}
+    used |= {name for copy in stub.copies for _, name, source in _sources(stub, copy) if source is None}
     taken = [
         f"{cpp_type(argument)} {_cpp_name(argument.name) if argument.name in used else f'/*{argument.name}*/'}"
         for argument in stub.arguments
@@ -372,7 +457,7 @@ def host_function(stub: Stub, device: str) -> str:
     types = ["std::vector<Tensor>" if copy.to_list else "Tensor" for copy in stub.copies]
     returned = types[0] if len(types) == 1 else f"std::tuple<{', '.join(types)}>" if types else "void"
     lines = [_filled(f"{returned} {stub.name}_{device}(", taken, ") {"), *_checks(stub)]
-    copies = list(map(_cpp_copy, stub.copies))
+    copies = [_cpp_zeros(stub, copy) or _cpp_copy(copy) for copy in stub.copies]
     if stub.mutated:
         # Copied first: what is written to may be what is copied.
         if types:
@@ -393,12 +478,12 @@ def helpers_of(stubs: Sequence[Stub]) -> set[str]:
     found = {"copied" for copy in copies if not copy.zero}
     found |= {"set_to_zero" for stub in stubs if stub.mutated}
     found |= {"copied_list" for copy in copies if copy.from_list and copy.to_list}
-    return found | {"zeros" for copy in copies if copy.zero}
+    return found | {"zeros" if copy.words is None else "zeros_of" for copy in copies if copy.zero}
 
 
 def _checks(stub: Stub) -> list[str]:
-    """The lines that check each tensor: all lie in memory, and have one dtype and one device."""
-    tensors = [argument for argument in stub.arguments if argument.holds_tensors]
+    """The lines that check each tensor: all lie in memory, and have one device and, without integers, one dtype."""
+    tensors = stub.tensors
     first = next((each for each in tensors if not each.is_list and not each.optional), None)
     lines, pairs = [], []
     if first is None:
@@ -411,7 +496,55 @@ def _checks(stub: Stub) -> list[str]:
         tensors.insert(0, first)
     pairs += [f'{_cpp_name(argument.name)}, "{argument.name}"' for argument in tensors]
     words = ", ".join(pairs).split(", ")
-    return [*lines, _filled("  check_alike(", words, ");")]
+    lines.append(_filled("  check_alike(", words, ");"))
+    for each in stub.integers:
+        name, one = _cpp_name(each), pairs[-len(tensors)].partition(",")[0]
+        lines.append(f'  check_elements<int64_t>({name}, "{each}");')
+        lines.append(f'  check_memory({name}, "{each}");')
+        lines.append(f'  TORCHGRAFT_CHECK(same_device({one}, {name}), "{each} must be on the device of {one}");')
+    return [*lines, *_checks_of_dimensions(stub)]
+
+
+def _checks_of_dimensions(stub: Stub) -> list[str]:
+    """The lines that check the dimensions of tensors whose sizes the results have."""
+    assert stub.words is not None or all(copy.words is None for copy in stub.copies)
+    sources = (source for copy in stub.copies for _, _, source in _sources(stub, copy))
+    tensors = [source.tensor for source in sources if source is not None]
+    tensors += [_rest(stub)[0] for copy in stub.copies if "..." in (copy.words or ())]
+    lines = []
+    for name in dict.fromkeys(tensors):
+        shape = stub.words.arguments[name] if stub.words is not None else ()
+        count, said = len(shape) - 1, _cpp_name(name)
+        if "..." not in shape:
+            lines.append(f'  check_dim({said}, {len(shape)}, "{name}");')
+        elif count:
+            most = f"{name} must have at least {count} dimension{'s' * (count > 1)}"
+            lines.append(f'  TORCHGRAFT_CHECK({said}.dim() >= {count}, "{most}");')
+    return lines
+
+
+def _sources(stub: Stub, copy: Copy) -> list[tuple[int, str, sizes.Source | None]]:
+    """Where each size of a result that is zero comes from, as far as it has a name."""
+    found = [_source(stub, word) for word in copy.words or () if word != "..."]
+    return [each for each in found if each[1]]
+
+
+def _cpp_zeros(stub: Stub, copy: Copy) -> str:
+    """A result that is zero and has no argument's shape, in C++; an empty text for any other."""
+    if copy.words is None:
+        return ""
+    like = _cpp_name(copy.argument)
+    if "..." in copy.words:
+        tensor, front, back = _rest(stub)
+        begin, end = (f"{_cpp_name(tensor)}.sizes().{each}()" for each in ("begin", "end"))
+        begin, end = begin + f" + {front}" * bool(front), end + f" - {back}" * bool(back)
+        return f"zeros_of(std::vector<int64_t>({begin}, {end}), {like})"
+    found = []
+    for word in copy.words:
+        number, name, source = _source(stub, word)
+        text = _cpp_name(name) if source is None else f"{_cpp_name(source.tensor)}.size({source.place})"
+        found.append(_multiplied(number, text, "/", source) if name else str(number))
+    return f"zeros_of({{{', '.join(found)}}}, {like})"
 
 
 def _cpp_name(name: str) -> str:

@@ -36,6 +36,12 @@ _SECONDS = 10.0
 CHANCE = "chance"
 _SECONDS_TO_NAME = 5.0
 _OF_FORMULA = "the gradient formula"
+_OF_SAMPLE = (
+    "the sample: with the reference in place of the kernel and of the gradient formula the check fails too, as the"
+    " reference itself, computed in float32, loses more digits here than is allowed"
+)
+# So many arguments around those of a call are asked whether the reference loses digits.
+_NEIGHBOURS = 8
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ def find_blame(call: Call, ask: Callable[[], None], *, is_named: bool = False) -
     # Arguments that are written to and random results cannot be computed once more beside the call.
     if operator.declaration.mutates or operator.declaration.random or operator.declaration.sizes_from_data:
         return Blame("", named.kind if named else "", named)
-    for find in (_blame_layout, _blame_values, _blame_strides, _blame_kernel, _blame_formula):
+    for find in (_blame_layout, _blame_values, _blame_strides, _blame_kernel, _blame_formula, _blame_sample):
         if time.monotonic() - began > _SECONDS:
             break
         if (found := find(call, ask)) is not None:
@@ -174,6 +180,61 @@ def _blame_formula(call: Call, ask: Callable[[], None]) -> Blame | None:
             " records, without detach(), .data or numbers taken out of tensors"
         )
     return Blame(part, "" if is_right_once else "gradient")
+
+
+def _blame_sample(call: Call, ask: Callable[[], None]) -> Blame | None:
+    """Blames the sample if numbers differ without a kernel and a formula too, and it is ill-conditioned."""
+    is_of_numbers = False
+
+    def ask_by_reference() -> None:
+        nonlocal is_of_numbers
+        try:
+            ask()
+        except Exception as error:
+            failure = error.__cause__ if error.__cause__ is not None else error
+            is_of_numbers = isinstance(failure, Mismatch) and failure.index is not None
+            raise
+
+    def by_reference(kernel: _Kernel, arguments: Sequence[Any]) -> Any:
+        return _laid_out(call, arguments, call.operator.reference(*in_float64(arguments)))
+
+    formula = nullcontext() if call.declaration.gradient is None else _replaced_formula(call)
+    with formula:
+        if _holds(ask_by_reference, _replaced_kernel(call, by_reference)) or not is_of_numbers:
+            return None
+    return Blame(_OF_SAMPLE, "sample") if _loses_digits(call) else None
+
+
+def _loses_digits(call: Call) -> bool:
+    """Whether the reference in float32, or its gradients, differ from float64 by more than is allowed in float32.
+
+    Nothing that the operator computes takes part. Arguments in the neighbourhood of the call's are asked too, as errors
+    of rounding come and go with the last digit.
+    """
+    generator = call.generator()
+
+    def nudged(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        signs = torch.randint(-1, 2, tensor.shape, generator=generator).to(tensor.device)
+        return (tensor.double() * (1 + signs * torch.finfo(torch.float32).eps)).float()
+
+    def lost(arguments: tuple[Any, ...]) -> bool:
+        results = tree_leaves(call.reference(*arguments))
+        differentiated = call.differentiable_results(results)
+        summed = max(call.summed, 1, *(each.numel() for each in results))
+        try:
+            call.expect_close(results, tree_leaves(call.expected(arguments)), summed=summed, dtype=torch.float32)
+            if call.leaf_names:
+                output_grads = call.output_grads(differentiated)
+                found = call.reference_gradients(output_grads, arguments)
+                expected = call.expected_gradients(output_grads, arguments)
+                call.expect_close(found, expected, summed=summed, dtype=torch.float32)
+        except Mismatch:
+            return True
+        return False
+
+    return any(lost(each_tensor(nudged, call.arguments)) for _ in range(_NEIGHBOURS))
 
 
 @contextmanager

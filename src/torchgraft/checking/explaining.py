@@ -202,6 +202,18 @@ _PARTS = (
         " float != double in float64",
     ),
     Explanation(
+        "sample",
+        "part at fault",
+        "The same check fails with the reference in place of the kernel and of the gradient formula, and the reference"
+        " itself loses more digits in float32 than is allowed: something cancels in it, or a rounding is multiplied.",
+        mend="Give this sample, and the draw, a number that people would use at such sizes, with a comment that says"
+        " why: a larger epsilon where a row has few columns, or a `low` above the pole of a logarithm. Leave the sizes,"
+        " the tolerance and all other samples as they are. If no number helps, the definition loses digits: write it so"
+        " that nothing cancels.",
+        example="a row of one column that is divided by its own root mean square, with an epsilon of 1e-6: the gradient"
+        " is the small difference of two large numbers",
+    ),
+    Explanation(
         "what changes from call to call",
         "part at fault",
         "The same check passes when it is repeated: the failure is random.",

@@ -436,7 +436,9 @@ def _read_report(path: Path) -> BenchReport:
 
     try:
         return report_from_dict(json.loads(path.read_text()))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except OSError as error:
+        end_with(f"{path} cannot be read: {error.strerror}")
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         end_with(f"{path} is not a report of `graft bench --json`: {type(error).__name__}: {error}")
 
 

@@ -102,6 +102,7 @@ def check_mutants(
 
 def _print(console: Console, found: Sequence[tuple[str, Outcome]], seconds: float) -> None:
     from torchgraft.checking.mutants.changes import ADVICE
+    from torchgraft.checking.mutants.folders import EQUIVALENT
     from torchgraft.checking.mutants.outcomes import count, share_killed
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -138,6 +139,10 @@ def _print(console: Console, found: Sequence[tuple[str, Outcome]], seconds: floa
         shown = ", ".join(map(str, sorted(numbers)))
         console.print(Text(f"{file}: no sample reached line{'s' * (len(numbers) > 1)} {shown}"), soft_wrap=True)
     left = sum(outcome.status in ("survived", "not reached") for _, outcome in found)
+    if left:
+        told = "A change that affects no result, or only the time, is no gap: list it with the reason in"
+        console.print()
+        console.print(Text(f"{told} {EQUIVALENT}, beside the declaration."), soft_wrap=True)
     verdict = Text(f"{left} mutants survive" if left else "the samples detect every mutant", "bold")
     console.print()
     console.print(Text.assemble(verdict, f": {len(found)} tried, in {seconds:.1f} s"))

@@ -29,6 +29,15 @@ def new(
             show_default=False,
         ),
     ] = None,
+    integers: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="Tensors of the schema that hold int64, separated by commas, for example 'index': they have no "
+            "gradient. All others hold floating-point numbers.",
+            show_default=False,
+        ),
+    ] = "",
     cuda: Annotated[bool, typer.Option("--cuda", help="Also write a kernel in CUDA C++.")] = False,
     triton: Annotated[bool, typer.Option("--triton", help="Also write a kernel in Triton.")] = False,
     backward: Annotated[
@@ -43,7 +52,14 @@ def new(
 
     try:
         folder = make_package(
-            name, Path.cwd(), schema=schema, shapes=shapes, cuda=cuda, triton=triton, backward=backward
+            name,
+            Path.cwd(),
+            schema=schema,
+            shapes=shapes,
+            integers=tuple(filter(None, (each.strip() for each in integers.split(",")))),
+            cuda=cuda,
+            triton=triton,
+            backward=backward,
         )
     except (ValueError, OSError) as mistake:
         end_with(str(mistake))

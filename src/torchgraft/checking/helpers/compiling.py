@@ -1,6 +1,7 @@
 """Compiles and exports operators, for the properties about that."""
 
 import re
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -48,30 +49,86 @@ def fresh_compiler() -> Iterator[None]:
 TRACING = "aot_eager"
 
 
-def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Compiles a function in one graph; a call raises a Mismatch if there would be several, or if it fails."""
+class CompilerFailed(Mismatch):
+    """Expects that PyTorch can compile a function and its gradient."""
+
+
+@contextmanager
+def _failures_told(when: str = "") -> Iterator[None]:
+    """Raises a CompilerFailed if a compiler of PyTorch fails inside; `when` names the pass in which it did."""
     from torch._dynamo.exc import TorchDynamoException, Unsupported
 
+    try:
+        yield
+    except TorchDynamoException as error:
+        what = "breaks the graph" if isinstance(error, Unsupported) else "fails"
+        raise CompilerFailed(f"torch.compile {what}{when}: {in_short(error)}") from error
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Compiles a function in one graph; a call raises a Mismatch if there would be several, or if it fails."""
     inner = torch.compile(function, fullgraph=True, **options)
 
     def call(*arguments: Any) -> Any:
-        try:
+        with _failures_told():
             return inner(*arguments)
-        except TorchDynamoException as error:
-            what = "breaks the graph" if isinstance(error, Unsupported) else "fails"
-            raise Mismatch(f"torch.compile {what}: {in_short(error)}") from error
 
     return call
+
+
+def expect_compiler(call: Call, failed: CompilerFailed, **options: Any) -> None:
+    """Raises a failure of a compiler again; it says so if the reference alone cannot be compiled either.
+
+    Args:
+        call: the operator's.
+        failed: the failure.
+        options: of `compiled`.
+    """
+    function, places = of_sizes_and_tensors(call, call.reference)
+    arguments = call.leaves(required=False)
+    try:
+        with fresh_compiler():
+            results = tree_leaves(compiled(function, **options)(*(arguments[place] for place in places)))
+            carriers = with_gradients(results)
+            if carriers and leaves_of(arguments):
+                _compiled_gradients(call, carriers, arguments)
+    except CompilerFailed:
+        raise Mismatch(
+            f"{failed}. PyTorch cannot compile the reference alone either: write it with other operations, or write a"
+            " gradient formula without those that fail"
+        ) from failed
+    except Exception:
+        # It says nothing about the operator.
+        pass
+    raise failed
+
+
+def _compiled_gradients(call: Call, carriers: Sequence[Tensor], arguments: Sequence[Any]) -> Any:
+    """The gradients of what compiled code has returned; that of the gradient is compiled now."""
+    with _failures_told(" at the gradient"):
+        return grad_or_zeros(carriers, leaves_of(arguments), call.output_grads(carriers))
 
 
 def in_short(error: BaseException | str) -> str:
     """Shortens an error to one line: the beginning of PyTorch's long ones, and the line of code that it is about."""
     text = str(error)
+    if isinstance(error, BaseException) and (told := _code_of(error)):
+        return told
     frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', text)
     said = " ".join(text.partition("from user code:")[0].partition("User Stack")[0].split())
     if len(said) > _MOST_SAID:
         said = f"{said[:_MOST_SAID]} ..."
     return f"{said} (in {frames[-1][2]}, {frames[-1][0]}:{frames[-1][1]})" if frames else said
+
+
+def _code_of(error: BaseException) -> str:
+    """The line of code that raises an error without a text, such as an assertion; empty if the error has one."""
+    said = str(error).partition("Set TORCHDYNAMO_VERBOSE")[0].strip()
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames or (said and not re.search(r"\b[A-Z]\w*(?:Error|Exception):$", said)):
+        return ""
+    name = said.removesuffix(":") or type(error).__name__
+    return f"{name} at `{frames[-1].line}` (in {frames[-1].name}, {frames[-1].filename}:{frames[-1].lineno})"
 
 
 def export(call: Call, *, strict: bool = False, open_sizes: bool = False) -> torch.export.ExportedProgram:
@@ -150,7 +207,8 @@ def expect_forward_and_backward(call: Call, function: Callable[..., Any], places
         len(call.differentiable_results(eager)),
         f"{what} returns another number of results that require a gradient",
     )
-    output_grads = call.output_grads(carriers)
-    gradients = grad_or_zeros(carriers, leaves_of(arguments), output_grads)
+    gradients = _compiled_gradients(call, carriers, arguments)
     summed = max(call.summed, *(result.numel() for result in results))
-    call.expect_close(gradients, call.expected_gradients(output_grads), summed=summed, what=f"the gradient of {what}")
+    call.expect_close(
+        gradients, call.expected_gradients(call.output_grads(carriers)), summed=summed, what=f"the gradient of {what}"
+    )

@@ -23,6 +23,8 @@ _FOREIGN = re.compile(
 _BARRIER = re.compile(
     rb"\w*(?:sync(?:threads|warp|_)|barrier|fence|wait|arrive|commit)\w*(?:<[^<>]*>)?$", re.IGNORECASE
 )
+# The third argument of these says from how much work on another thread joins in, which changes no result.
+_PARALLEL = re.compile(rb"(?:torchgraft::)?(?:parallel_for|sum_rows(?:<.*>)?)")
 _BOUND = re.compile(rb"(?:std::)?(min|max|clamp)\b")
 # Nodes that must hold constants or types, or that only a preprocessor or an assembler reads.
 _NOT_THERE = re.compile(
@@ -204,6 +206,9 @@ def _changes(node: Node, types: Mapping[bytes, bytes], *, inside: bool) -> Itera
     elif inside:
         yield from (change for change in _changes_of(node, types) if _is_plain(change[1]))
     skipped = constant and node.child_by_field_name(constant)
+    called = node.parent and node.type == "argument_list" and node.parent.child_by_field_name("function")
+    if called and _PARALLEL.fullmatch(called.text or b"") and len(node.named_children) > 3:
+        skipped = node.named_children[2]
     for child in node.children:
         if child != skipped:
             yield from _changes(child, types, inside=inside)

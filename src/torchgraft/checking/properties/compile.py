@@ -29,7 +29,9 @@ from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
 from torchgraft.checking.helpers.compiling import (
     TRACING,
+    CompilerFailed,
     compiled,
+    expect_compiler,
     expect_forward_and_backward,
     fresh_compiler,
     in_short,
@@ -46,11 +48,24 @@ def check(case: Case) -> None:
     samples = case.table(small=True, empty=False, count=4)
     # A quick run traces in the same way, and leaves out the code that Inductor would generate.
     backend = TRACING if case.quick else "inductor"
-    case.each(partial(_check_static, backend), samples[:1])
-    case.each(partial(_check_dynamic, backend), samples[-1:])
+    static, dynamic = map(_compiler_expected, (_check_static, _check_dynamic))
+    case.each(partial(static, backend), samples[:1])
+    case.each(partial(dynamic, backend), samples[-1:])
     if not case.quick:
-        case.each(partial(_check_static, TRACING), samples[1:])
-        case.each(partial(_check_dynamic, TRACING), samples[:-1])
+        case.each(partial(static, TRACING), samples[1:])
+        case.each(partial(dynamic, TRACING), samples[:-1])
+
+
+def _compiler_expected(check: Callable[..., None]) -> Callable[..., None]:
+    """Wraps a check of one call: if PyTorch's compiler fails, the failure says whether the reference is the reason."""
+
+    def checked(backend: str, call: Call) -> None:
+        try:
+            check(backend, call)
+        except CompilerFailed as failed:
+            expect_compiler(call, failed, backend=backend, dynamic=check is _check_dynamic)
+
+    return checked
 
 
 def _check_static(backend: str, call: Call) -> None:
