@@ -62,7 +62,8 @@ class OnCuda {
       return;
     }
     // That of both rests is less than what rounding loses.
-    std::vector<std::pair<Tensor, Tensor>> products = {{left.matrix, right.matrix}, {*left.rest, right.matrix}};
+    std::vector<std::pair<Tensor, Tensor>> products = {{left.matrix, right.matrix},
+                                                       {*left.rest, right.matrix}};
     if (right.rest.has_value()) products.emplace_back(left.matrix, *right.rest);
     multiply_two_bytes(products, result);
   }

@@ -1,5 +1,4 @@
-// Who a thread is in a recurrence that runs on chip, how the blocks of a cluster write into each other's
-// shared memory, and where the weights lie that tensor cores multiply.
+// Who a thread is in a recurrence that runs on chip, and where the weights lie that tensor cores multiply.
 //
 // A cluster owns some rows of the batch for all steps, and each of its blocks kUnits units of them. Up to
 // kUnits units a cluster is one block, which has nobody to wait for.
@@ -13,46 +12,10 @@
 #include "../async_copy.cuh"
 #include "../cuda.cuh"
 #include "../mma.cuh"
+#include "counted_barriers.cuh"
 #include "recurrence_split.cuh"
 
 namespace torchgraft::recurrence {
-
-// The two barriers of a block in a cluster, which count the bytes that the cluster's blocks write into its
-// shared memory. A step waits at the barrier `step % 2`.
-struct CountedBarriers {
-  uint32_t address;  // in shared memory
-
-  // By a whole warp, before the blocks of the cluster meet for the first time.
-  __device__ __forceinline__ void start([[maybe_unused]] uint32_t bytes) const {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    const bool tells = threadIdx.x % 32 == 0;
-    for (uint32_t i = 0; i < 2; ++i) {
-      if (tells) ptx::mbarrier_init(address + 8 * i, 1);
-      __syncwarp();
-      if (tells) ptx::mbarrier_arrive_expect_tx(address + 8 * i, bytes);
-    }
-    if (tells) ptx::fence_mbarrier_init();
-#else
-    __trap();  // not chosen where this is compiled for less
-#endif
-  }
-
-  // Waits for what was written in the step before. One thread then tells the barrier how many bytes the step
-  // after this one brings: none of them come before this block has written its own of this step.
-  __device__ __forceinline__ void wait([[maybe_unused]] int64_t step, [[maybe_unused]] uint32_t bytes,
-                                       [[maybe_unused]] bool tells) const {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    const uint32_t barrier = address + 8 * (static_cast<uint32_t>(step) % 2);
-    ptx::mbarrier_wait(barrier, static_cast<uint32_t>(step - 1) / 2 % 2);
-    if (tells) ptx::mbarrier_arrive_expect_tx(barrier, bytes);
-#else
-    __trap();
-#endif
-  }
-  __device__ __forceinline__ void wait(int64_t step, uint32_t bytes) const {
-    wait(step, bytes, threadIdx.x == 0);
-  }
-};
 
 // A thread's fragments of weights: of each column of tiles the first kKept tiles lie in registers, and the
 // others in shared memory, `columns` next to each other. Indices are constant once loops are unrolled.
@@ -100,15 +63,15 @@ inline constexpr int kUnits = 32;       // of a block
 inline constexpr int kMostBlocks = 16;  // of a cluster; more than eight only on devices that take so many
 inline constexpr int kWarps = 8;
 inline constexpr int kThreads = 32 * kWarps;
-inline constexpr int kTileRows = 4;        // rows of the batch in a tile of eight columns, two each
+inline constexpr int kTileRows = 4;       // rows of the batch in a tile of eight columns, two each
 inline constexpr int kLine = 2 * kUnits;  // both halves of the numbers of a block's units
 // What a step needs of device memory is copied to shared memory so many steps ahead.
 inline constexpr int kStages = 2;
 // Registers of a thread that hold weights, of the 255 that it has.
 inline constexpr int kWeightRegisters = 160;
 
-// How many halves weights have. One is what float16 and bfloat16 need, whose rows are multiplied by a power of
-// two; two are 22 bits of float.
+// How many halves weights have. One is what float16 and bfloat16 need, whose rows are multiplied by a power
+// of two; two are 22 bits of float.
 enum class Weights : int { in_one_half = 1, in_two_halves = 2 };
 
 // How many blocks a cluster may have so that its weights, of so many halves of gates, have room; zero if the
@@ -196,8 +159,8 @@ __device__ __forceinline__ uint32_t pair_at(const Half* from, bool is_there) {
   return is_there ? *reinterpret_cast<const uint32_t*>(from) : 0u;
 }
 
-// 2**e where the largest magnitude of a warp's numbers is 2**e to 2**(e + 1); an infinite one stays so when it
-// is divided by that, and NaN counts for nothing.
+// 2**e where the largest magnitude of a warp's numbers is 2**e to 2**(e + 1); an infinite one stays so when
+// it is divided by that, and NaN counts for nothing.
 __device__ __forceinline__ float power_below_largest(float magnitude) {
   uint32_t most = isnan(magnitude) ? 0u : __float_as_uint(magnitude);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800

@@ -1,5 +1,5 @@
-// The functions that a printed cell calls on CUDA. Those of float that nearly all cells call have no branches,
-// so that the gates of a unit are computed side by side.
+// The functions that a printed cell calls on CUDA. Those of float that nearly all cells call have no
+// branches, so that the gates of a unit are computed side by side.
 #pragma once
 
 #include <torchgraft/ptx.cuh>

@@ -1,4 +1,5 @@
-// Whether the steps of a recurrence are one kernel, how many clusters of how many rows it has, and its launch.
+// Whether the steps of a recurrence are one kernel, how many clusters of how many rows it has, and its
+// launch.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -48,7 +49,8 @@ class ClusterConfig {
   cudaLaunchConfig_t config_ = {};
 };
 
-// Whether the current device takes a kernel with clusters of so many blocks, and so much shared memory in each.
+// Whether the current device takes a kernel with clusters of so many blocks, and so much shared memory in
+// each.
 inline bool allow_clusters(const void* kernel, int blocks, int64_t shared_bytes) {
   constexpr int kPortableBlocks = 8;
   return allow_shared_memory(kernel, shared_bytes) &&
@@ -213,7 +215,8 @@ bool run_on_chip(BackwardSteps& steps, cudaStream_t stream) {
     pass.parameter_grads[p] = mutable_data_of<float>(steps.sums[p]);
   }
   pass.gates_grad = kept<kWeights>(steps.gates_grad, steps.gates_grad_factor);
-  if (Cell::kGatesApart) pass.message_gates_grad = kept<kWeights>(steps.message_gates_grad, steps.message_gates_grad_factor);
+  if (Cell::kGatesApart)
+    pass.message_gates_grad = kept<kWeights>(steps.message_gates_grad, steps.message_gates_grad_factor);
   pass.messages = kept<kWeights>(steps.messages, steps.messages_factor);
   if (!Cell::kGatesApart) steps.message_gates_grad_factor = steps.gates_grad_factor;
   pass.message_grad = mutable_data_of<float>(steps.message_grad);

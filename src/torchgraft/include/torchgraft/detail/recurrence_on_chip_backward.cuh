@@ -6,9 +6,9 @@
 //     own gradients of message gates -> their part of the gradients of all units' messages
 //     -> to each block what is for its units -> they meet -> own gradient of the message, a sum over blocks
 //
-// so that 4 bytes a unit and row go to a block: all gradients of gates would be as many times as much as there
-// are gates. The sum is in the order of the blocks, so that results are the same each time. A warp makes the
-// products of every eighth tile of 16 units, over all of the depth.
+// so that 4 bytes a unit and row go to a block: all gradients of gates would be as many times as much as
+// there are gates. The sum is in the order of the blocks, so that results are the same each time. A warp
+// makes the products of every eighth tile of 16 units, over all of the depth.
 //
 // Gradients enter the product as two halves (recurrence_split.cuh), with a scale for the block's row.
 #pragma once
@@ -37,20 +37,20 @@ struct Kept {
 
 template <typename Cell>
 struct BackwardPass {
-  ScaledWeight weight;         // (gates * units, units), a row a gate
-  const float* gates;          // (steps, batch, gates * units)
-  const float* message_gates;  // likewise, where gates are apart
-  const float* states;         // (states, steps, batch, units), after each step
-  const float* output_grad;    // (steps, batch, units), or null
+  ScaledWeight weight;                             // (gates * units, units), a row a gate
+  const float* gates;                              // (steps, batch, gates * units)
+  const float* message_gates;                      // likewise, where gates are apart
+  const float* states;                             // (states, steps, batch, units), after each step
+  const float* output_grad;                        // (steps, batch, units), or null
   const float* initial[Cell::kStates];             // (batch, units) each
   const float* parameters[Cell::kParameters + 1];  // (units) each
   Kept gates_grad;                                 // (steps, batch, gates * units)
   Kept message_gates_grad;                         // likewise, where gates are apart
   Kept messages;                                   // (steps, batch, units): that each step was told
-  float* bias_sums[2];  // (batch, gates * units) each: the sums of both over the steps
-  float* state_grads[Cell::kStates];               // (batch, units) each: of the last states, becomes that of the first
-  float* message_grad;                             // (batch, units): becomes that of the first message
-  float* parameter_grads[Cell::kParameters + 1];   // (batch, units) each: sums over the steps
+  float* bias_sums[2];                // (batch, gates * units) each: the sums of both over the steps
+  float* state_grads[Cell::kStates];  // (batch, units) each: of the last states, becomes that of the first
+  float* message_grad;                // (batch, units): becomes that of the first message
+  float* parameter_grads[Cell::kParameters + 1];  // (batch, units) each: sums over the steps
   int64_t steps;
   int64_t batch;
   int64_t units;
@@ -66,7 +66,7 @@ class BackwardShape {
   static constexpr int kMostBlocks = most_blocks(kGates * kHalves);
   static constexpr int kTiles = kGates * kUnits / 16;                  // of the depth, 16 numbers each
   static constexpr int kColumns = kMostBlocks * kUnits / 16 / kWarps;  // tiles of 16 units of a warp
-  static constexpr int kKept = kept_tiles(kTiles, kColumns * kHalves);
+  static constexpr int kKept = kept_tiles(kTiles, kColumns* kHalves);
   using OwnWeights = Fragments<kTiles, kColumns * kHalves, kKept, kThreads>;
   static constexpr int kBarrierBytes = 128;
   // A row of gradients of gates, and of a warp's results, padded so that rows begin in different banks.
@@ -76,14 +76,18 @@ class BackwardShape {
   // What a step needs of device memory, of a unit: gates, states before, the gradient of the output.
   static constexpr int kPrefetched = kGates * (1 + Cell::kGatesApart) + Cell::kStates + 1;
 
-  static constexpr int columns_of(int64_t blocks) { return static_cast<int>((blocks * kUnits / 16 + kWarps - 1) / kWarps); }
+  static constexpr int columns_of(int64_t blocks) {
+    return static_cast<int>((blocks * kUnits / 16 + kWarps - 1) / kWarps);
+  }
 
   static constexpr int64_t shared_bytes(int64_t rows, int64_t blocks) {
     const int64_t padded = (rows + kTileRows - 1) / kTileRows * kTileRows;
     return kBarrierBytes + OwnWeights::shared_bytes(columns_of(blocks) * kHalves) + kResultBytes +
            padded * (2 * blocks * kUnits * 4 + 2 * (2 * kPitch * 2 + 4)) +
-           4 * kUnits * (rows * (kStages * kPrefetched + Cell::kStates + Cell::kParameters +
-                               kGates * (1 + Cell::kGatesApart)) + kGates + Cell::kParameters);
+           4 * kUnits *
+               (rows * (kStages * kPrefetched + Cell::kStates + Cell::kParameters +
+                        kGates * (1 + Cell::kGatesApart)) +
+                kGates + Cell::kParameters);
   }
 };
 
@@ -104,10 +108,11 @@ class BackwardOnChip : Member {
     auto* const memory = shared_memory<char>();
     barriers_ = {shared_address(memory)};
     weights_ = reinterpret_cast<uint4*>(memory + S::kBarrierBytes);
-    results_ = reinterpret_cast<float*>(memory + S::kBarrierBytes + S::OwnWeights::shared_bytes(columns_ * S::kHalves)) +
+    results_ = reinterpret_cast<float*>(memory + S::kBarrierBytes +
+                                        S::OwnWeights::shared_bytes(columns_ * S::kHalves)) +
                warp_ * kTileRows * S::kResultsPitch;
-    received_ = reinterpret_cast<float*>(memory + S::kBarrierBytes + S::OwnWeights::shared_bytes(columns_ * S::kHalves) +
-                                         S::kResultBytes);
+    received_ = reinterpret_cast<float*>(
+        memory + S::kBarrierBytes + S::OwnWeights::shared_bytes(columns_ * S::kHalves) + S::kResultBytes);
     grads_ = reinterpret_cast<Half*>(received_ + 2 * received_size());
     scales_ = reinterpret_cast<float*>(grads_ + 2 * 2 * padded_rows_ * S::kPitch);
     values_ = scales_ + 2 * padded_rows_;
@@ -372,8 +377,8 @@ class BackwardOnChip : Member {
           for (int c = 0; c < kCount; ++c) {
             uint32_t fragment[4];
             fragments_.load(weights_, columns_ * S::kHalves, k, c * S::kHalves + half, fragment);
-            multiply_add<Half>(parts[c][k % 2], fragment, grads[k / 2][k % 2 * 2], grads[k / 2][k % 2 * 2 + 1],
-                               parts[c][k % 2]);
+            multiply_add<Half>(parts[c][k % 2], fragment, grads[k / 2][k % 2 * 2],
+                               grads[k / 2][k % 2 * 2 + 1], parts[c][k % 2]);
           }
         }
       }
@@ -382,7 +387,7 @@ class BackwardOnChip : Member {
         float sums[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const float(&one)[4] = parts[c][0], (&other)[4] = parts[c][1];
+          const float (&one)[4] = parts[c][0], (&other)[4] = parts[c][1];
           sums[i] = (one[2 * i] + one[2 * i + 1] + (other[2 * i] + other[2 * i + 1])) * scale;
         }
         send(step + 1, tile, c * kWarps + warp_, sums);
@@ -427,10 +432,12 @@ class BackwardOnChip : Member {
 #pragma unroll
       for (int s = 0; s < kStates; ++s) pass_.state_grads[s][place] = state_grads_of(row)[s * kUnits];
 #pragma unroll
-      for (int p = 0; p < kParameters; ++p) pass_.parameter_grads[p][place] = parameter_grads_of(row)[p * kUnits];
+      for (int p = 0; p < kParameters; ++p)
+        pass_.parameter_grads[p][place] = parameter_grads_of(row)[p * kUnits];
 #pragma unroll
       for (int g = 0; g < kAllGates; ++g) {
-        pass_.bias_sums[g / kGates][gate_of(row, kGates) + g % kGates * units_] = bias_sums_of(row)[g * kUnits];
+        pass_.bias_sums[g / kGates][gate_of(row, kGates) + g % kGates * units_] =
+            bias_sums_of(row)[g * kUnits];
       }
     }
   }

@@ -1,8 +1,8 @@
 // A recurrence forward as one kernel on tensor cores, for cells whose weights fit into a cluster.
 //
 // A block keeps weight_hh of its units, all gates of them, as fragments from the first step to the last: in
-// registers, and in shared memory what those have no room for. Its eight warps are two times 16 units and four
-// parts of the depth. A step is
+// registers, and in shared memory what those have no room for. Its eight warps are two times 16 units and
+// four parts of the depth. A step is
 //
 //     message of all units in shared memory -> sums of a part of the depth -> own gates, states, message
 //     -> own message to all blocks of the cluster -> they meet
@@ -19,16 +19,16 @@ namespace torchgraft::recurrence {
 // Pointers of a pass; a cell has at least as many states and numbers of a unit as are used.
 template <typename Cell>
 struct ForwardPass {
-  ScaledWeight weight;        // (gates * units, units), a row a gate
-  float* gates;               // (steps, batch, gates * units): of the inputs, and what is kept of them
-  const float* bias;          // (gates * units), added to those; or null
-  float* message_gates;       // likewise, what is kept where gates are apart
-  const float* message_bias;  // (gates * units), where gates are apart
-  const float* first_message;                       // (batch, units)
-  const float* initial[Cell::kStates];              // (batch, units) each
+  ScaledWeight weight;         // (gates * units, units), a row a gate
+  float* gates;                // (steps, batch, gates * units): of the inputs, and what is kept of them
+  const float* bias;           // (gates * units), added to those; or null
+  float* message_gates;        // likewise, what is kept where gates are apart
+  const float* message_bias;   // (gates * units), where gates are apart
+  const float* first_message;  // (batch, units)
+  const float* initial[Cell::kStates];             // (batch, units) each
   const float* parameters[Cell::kParameters + 1];  // (units) each
-  float* states;                                    // (states, steps, batch, units)
-  float* output;                                    // (steps, batch, units)
+  float* states;                                   // (states, steps, batch, units)
+  float* output;                                   // (steps, batch, units)
   int64_t steps;
   int64_t batch;
   int64_t units;
@@ -45,7 +45,7 @@ class ForwardShape {
   static constexpr int kMostBlocks = most_blocks(kGates * kHalves);
   static constexpr int kLines = kMostBlocks / kDepthWarps;  // of a warp's depth
   static constexpr int kTiles = kLines * kUnits / 16;
-  static constexpr int kFragments = kGates * kHalves;                     // of a tile
+  static constexpr int kFragments = kGates * kHalves;  // of a tile
   static constexpr int kKept = kept_tiles(kTiles, kFragments);
   using OwnWeights = Fragments<kTiles, kFragments, kKept, kThreads>;
   // Of a row, padded so that the four rows of a tile lie in different banks.
@@ -63,7 +63,8 @@ class ForwardShape {
 
   static constexpr int64_t shared_bytes(int64_t rows, int64_t blocks) {
     const int64_t padded = (rows + kTileRows - 1) / kTileRows * kTileRows;
-    return kBarrierBytes + OwnWeights::shared_bytes(kFragments) + padded * (2 * kDepthWarps * lines_of(blocks) * line_bytes() + 2 * 4 * kSumsPitch) +
+    return kBarrierBytes + OwnWeights::shared_bytes(kFragments) +
+           padded * (2 * kDepthWarps * lines_of(blocks) * line_bytes() + 2 * 4 * kSumsPitch) +
            4 * kUnits * (rows * (kStages * kGates + Cell::kStates) + kOfUnit);
   }
 };
@@ -84,7 +85,8 @@ class ForwardOnChip : Member {
     auto* const memory = shared_memory<char>();
     barriers_ = {shared_address(memory)};
     weights_ = reinterpret_cast<uint4*>(memory + S::kBarrierBytes);
-    messages_ = reinterpret_cast<Half*>(memory + S::kBarrierBytes + S::OwnWeights::shared_bytes(S::kFragments));
+    messages_ =
+        reinterpret_cast<Half*>(memory + S::kBarrierBytes + S::OwnWeights::shared_bytes(S::kFragments));
     scales_ = reinterpret_cast<float*>(messages_ + 2 * padded_rows_ * lines_ * kLine);
     sums_ = scales_ + 2 * padded_rows_ * lines_ * 4;
     gates_ = sums_ + 2 * padded_rows_ * S::kSumsPitch;
@@ -220,7 +222,8 @@ class ForwardOnChip : Member {
         if (lane_ == 0) *scale_of(0, row, line) = scale;
         if (row >= rows_ || line >= blocks_) {
           // Nobody sends these.
-          message_of(1, row)[line * kLine + lane_] = message_of(1, row)[line * kLine + 32 + lane_] = Half(0.0f);
+          message_of(1, row)[line * kLine + lane_] = message_of(1, row)[line * kLine + 32 + lane_] =
+              Half(0.0f);
           if (lane_ == 0) *scale_of(1, row, line) = 0.0f;
         }
       }
@@ -254,9 +257,8 @@ class ForwardOnChip : Member {
 #pragma unroll 1
     for (int tile = 0; tile * kTileRows < rows_; ++tile) {
       const int row = tile * kTileRows;
-      const uint32_t address =
-          shared_address(message_of(step, row + lane_ % 8 / 2) + first_line() * kLine +
-                         swizzled(lane_ % 2 * 4 + lane_ / 8, lane_ % 8 / 2) * 8);
+      const uint32_t address = shared_address(message_of(step, row + lane_ % 8 / 2) + first_line() * kLine +
+                                              swizzled(lane_ % 2 * 4 + lane_ / 8, lane_ % 8 / 2) * 8);
       const float* from = scale_of(step, row + lane_ % 4, first_line());
       uint32_t columns[kCount][4];
       float scales[kCount];
@@ -286,8 +288,8 @@ class ForwardOnChip : Member {
           sums[g][1] = fmaf(of_line[g][2] + of_line[g][3], scales[line], sums[g][1]);
         }
       }
-      float* to = sums_of(step, row + lane_ % 4) + part * kGates * kUnits + warp_ / S::kDepthWarps * 16 +
-                  lane_ / 4;
+      float* to =
+          sums_of(step, row + lane_ % 4) + part * kGates * kUnits + warp_ / S::kDepthWarps * 16 + lane_ / 4;
 #pragma unroll
       for (int g = 0; g < kGates; ++g) {
         to[g * kUnits] = sums[g][0];
@@ -379,8 +381,7 @@ class ForwardOnChip : Member {
 #endif
   }
 
-  __device__ __forceinline__ void store(int64_t first, int row,
-                                        const float (&results)[Unit::kWrites]) const {
+  __device__ __forceinline__ void store(int64_t first, int row, const float (&results)[Unit::kWrites]) const {
     float* const kept = (Cell::kGatesApart ? pass_.message_gates : pass_.gates) + kGates * first;
 #pragma unroll
     for (int g = 0; g < kGates; ++g) kept[gate_of(row, kGates) + g * units_] = results[g];

@@ -182,9 +182,9 @@ struct BackwardSteps {
   // The sums of both gradients of gates over the steps, (batch, gates * units), if they were made on the way.
   std::optional<Tensor> bias_sums;
   std::optional<Tensor> message_bias_sums;
-  Tensor message_grad;                // (batch, units): zeros; becomes that of the first message
-  std::vector<Tensor> state_grads;    // (batch, units) each: of the last states; become those of the first
-  std::vector<Tensor> sums;           // (batch, units) each: zeros; become the gradients of the parameters
+  Tensor message_grad;              // (batch, units): zeros; becomes that of the first message
+  std::vector<Tensor> state_grads;  // (batch, units) each: of the last states; become those of the first
+  std::vector<Tensor> sums;         // (batch, units) each: zeros; become the gradients of the parameters
 };
 
 // The steps as a pass over the units and a product each.
@@ -291,7 +291,9 @@ std::vector<Tensor> backward(const Run& run, Given given, const Backward& pass) 
       run.multiply_factors(left, right, result);
       return converted(result, dtype);
     };
-    const auto given_factor = [&](const Tensor& matrix) { return run.factor_beside(grads, matrix, computed); };
+    const auto given_factor = [&](const Tensor& matrix) {
+      return run.factor_beside(grads, matrix, computed);
+    };
     const auto bias_grad = [&](const Tensor& all, const std::optional<Tensor>& sums) {
       return converted(column_sums(sums.has_value() ? *sums : as_matrix(all)), dtype);
     };

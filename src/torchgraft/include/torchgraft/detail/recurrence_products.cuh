@@ -20,17 +20,19 @@ inline bool has_two_bytes(ScalarType dtype) {
   return dtype == ScalarType::Half || dtype == ScalarType::BFloat16;
 }
 
-// result = left @ right for matrices of two bytes, or as many pairs of them as there are in the first dimension.
+// result = left @ right for matrices of two bytes, or as many pairs of them as there are in the first
+// dimension.
 inline void multiply_to_float(const Tensor& left, const Tensor& right, Tensor& result) {
   using torch::stable::detail::from;
   const char* const name = left.dim() == 3 ? "aten::bmm" : "aten::mm";
   std::array<StableIValue, 4> stack = {from(left), from(right), from(result.scalar_type()), from(result)};
-  check_call(torch_call_dispatcher(name, "dtype_out", stack.data(), TORCH_ABI_VERSION), "recurrence: a product");
+  check_call(torch_call_dispatcher(name, "dtype_out", stack.data(), TORCH_ABI_VERSION),
+             "recurrence: a product");
   torch::stable::detail::to<Tensor>(stack[0]);
 }
 
-// The sum of products with as much depth. A deep product is cut: where it has few tiles, cuBLAS 13 leaves out a
-// part of the depth now and then.
+// The sum of products with as much depth. A deep product is cut: where it has few tiles, cuBLAS 13 leaves out
+// a part of the depth now and then.
 inline void multiply_two_bytes(const std::vector<std::pair<Tensor, Tensor>>& products, Tensor& result) {
   using torch::stable::narrow;
   using torch::stable::select;
@@ -45,14 +47,16 @@ inline void multiply_two_bytes(const std::vector<std::pair<Tensor, Tensor>>& pro
   const int64_t whole = depth / share, rest = depth - whole * share;
   const int64_t of_one = whole + (rest > 0 ? 1 : 0);
   const int64_t count = static_cast<int64_t>(products.size()) * of_one;
-  Tensor sums = count == 1 ? view(result, {1, rows, columns}) : empty_contiguous({count, rows, columns}, result);
+  Tensor sums =
+      count == 1 ? view(result, {1, rows, columns}) : empty_contiguous({count, rows, columns}, result);
   int64_t place = 0;
   for (auto [left, right] : products) {
     if (whole > 0) {
       // Factors that are cut along one dimension are views, whatever their strides.
       Tensor parts = narrow(sums, 0, place, whole);
-      multiply_to_float(torch::stable::transpose(view(narrow(left, 1, 0, whole * share), {rows, whole, share}), 0, 1),
-                        view(narrow(right, 0, 0, whole * share), {whole, share, columns}), parts);
+      multiply_to_float(
+          torch::stable::transpose(view(narrow(left, 1, 0, whole * share), {rows, whole, share}), 0, 1),
+          view(narrow(right, 0, 0, whole * share), {whole, share, columns}), parts);
     }
     if (rest > 0) {
       Tensor part = select(sums, 0, place + whole);
