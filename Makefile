@@ -141,7 +141,7 @@ results: build $(VENV)/test.done ## measure again what was measured at an earlie
 .PHONY: docs
 docs: build $(VENV)/test.done ## write the tables and plots that the docs show, from what `make results` measured
 	@# What goes into the pages comes last.
-	@for script in results properties sharding stressed goals depthwise diagrams pictures support evidence census translations include; do \
+	@for script in results properties sharding stressed goals depthwise diagrams pictures support evidence census recurrences translations include; do \
 	    $(BIN)/python tools/docs/$$script.py || exit 1; \
 	done
 

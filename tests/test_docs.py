@@ -204,6 +204,7 @@ def _without_figures(text: str) -> str:
         "support",
         "evidence",
         "census",
+        "recurrences",
         "translations",
         "include",
     ],
