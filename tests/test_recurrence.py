@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence
 import cells
 import torchgraft
 from torchgraft import PerformanceWarning
+from torchgraft.checking.subject import find_subjects
 from torchgraft.recurrence import Cell, Recurrence
 
 STEPS, BATCH, FEATURES, UNITS = 5, 3, 4, 9
@@ -234,6 +235,18 @@ def test_compilers_trace_the_gradients_and_their_gradients(monkeypatch, tmp_path
         for function in (compiled, run)
     ]
     assert_same(*found, 0)
+
+
+@pytest.mark.filterwarnings("ignore::torchgraft.PerformanceWarning")
+def test_a_check_finds_a_recurrence_by_its_name(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHGRAFT_JIT", "0")
+    (tmp_path / "declares_one.py").write_text(
+        "import cells\nfrom torchgraft.recurrence import Recurrence\n"
+        "leaky = Recurrence('found::leaky', cells.make('leaky'))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    [subject] = find_subjects(["declares_one:leaky"])
+    assert subject.operator.qualified_name == "found::leaky"
 
 
 def test_what_is_wrong_with_a_step_is_said_before_anything_is_compiled(monkeypatch):

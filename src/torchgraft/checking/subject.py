@@ -198,6 +198,8 @@ def _find_in_module(module_name: str, attribute: str) -> Operator:
         raise LookupError(f"there is no module {module_name!r} on Python's path or in this directory") from None
     for part in attribute.split("."):
         value = getattr(value, part, None)
+    # A recurrence, whose operator calls that of its gradients.
+    value = value if isinstance(value, Operator) else getattr(value, "operator", value)
     if not isinstance(value, Operator):
         declared = [name for name, each in vars(sys.modules[module_name]).items() if isinstance(each, Operator)]
         hint = f"; its operators: {', '.join(declared)}" if declared else ""

@@ -32,8 +32,8 @@ __device__ __forceinline__ T rounded_towards_zero(float number) {
   if constexpr (std::is_same_v<T, Half>) {
     return Half(__half_as_ushort(__float2half_rz(number)), Half::from_bits());
   } else {
-    // By a shift, as a conversion of one number takes many times as long. Some NaN turn infinite by it; the
-    // rest of those is NaN.
+    // By cutting bits off, as a conversion of one number takes many times as long. Some NaN turn infinite by
+    // it; the rest of those is NaN.
     return BFloat16(static_cast<uint16_t>(__float_as_uint(number) >> 16), BFloat16::from_bits());
   }
 }
