@@ -185,11 +185,16 @@ bool run_on_chip(ForwardSteps& steps, cudaStream_t stream) {
   return true;
 }
 
-// A place for a result of the steps back: the tensor; or what tensor cores multiply, if a call has two bytes.
+// A place for what the steps back leave for products, (steps, batch, columns): in float, or if a call has two
+// bytes as what tensor cores multiply.
 template <Weights kWeights>
-Kept kept(const Tensor& sequence, std::optional<Factor>& factor) {
-  if (kWeights == Weights::in_two_halves) return {mutable_data_of<float>(sequence), nullptr, nullptr};
-  factor = empty_factor(sequence.size(0) * sequence.size(1), sequence.size(2), sequence);
+Kept place_for(const BackwardSteps& steps, int64_t columns, std::optional<Factor>& factor) {
+  const int64_t rows = steps.sizes.steps * steps.sizes.batch;
+  if (kWeights == Weights::in_two_halves) {
+    factor = Factor{empty_contiguous({rows, columns}, steps.gates)};
+    return {mutable_data_of<float>(factor->matrix), nullptr, nullptr};
+  }
+  factor = empty_factor(rows, columns, steps.gates);
   return {nullptr, mutable_data_of<BFloat16>(factor->matrix), mutable_data_of<BFloat16>(*factor->rest)};
 }
 
@@ -214,15 +219,16 @@ bool run_on_chip(BackwardSteps& steps, cudaStream_t stream) {
     pass.parameters[p] = data_of<float>(steps.parameters[p]);
     pass.parameter_grads[p] = mutable_data_of<float>(steps.sums[p]);
   }
-  pass.gates_grad = kept<kWeights>(steps.gates_grad, steps.gates_grad_factor);
-  if (Cell::kGatesApart)
-    pass.message_gates_grad = kept<kWeights>(steps.message_gates_grad, steps.message_gates_grad_factor);
-  pass.messages = kept<kWeights>(steps.messages, steps.messages_factor);
-  if (!Cell::kGatesApart) steps.message_gates_grad_factor = steps.gates_grad_factor;
+  const int64_t width = Cell::kGates * steps.sizes.units;
+  pass.gates_grad = place_for<kWeights>(steps, width, steps.gates_grad);
+  pass.messages = place_for<kWeights>(steps, steps.sizes.units, steps.messages);
+  if constexpr (Cell::kGatesApart) {
+    pass.message_gates_grad = place_for<kWeights>(steps, width, steps.message_gates_grad);
+  } else {
+    steps.message_gates_grad = steps.gates_grad;
+  }
   pass.message_grad = mutable_data_of<float>(steps.message_grad);
-  const auto sums = [&] {
-    return empty_contiguous({steps.sizes.batch, Cell::kGates * steps.sizes.units}, steps.gates);
-  };
+  const auto sums = [&] { return empty_contiguous({steps.sizes.batch, width}, steps.gates); };
   steps.bias_sums = sums();
   pass.bias_sums[0] = mutable_data_of<float>(*steps.bias_sums);
   if constexpr (Cell::kGatesApart) {

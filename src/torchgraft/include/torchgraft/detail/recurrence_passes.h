@@ -172,13 +172,11 @@ struct BackwardSteps {
   std::optional<Tensor> output_grad;  // (steps, batch, units)
   std::vector<Tensor> initial;        // (batch, units) each
   std::vector<Tensor> parameters;     // (units) each
-  Tensor gates_grad;                  // (steps, batch, gates * units)
-  Tensor message_gates_grad;          // likewise; gates_grad itself unless the gates are apart
-  Tensor messages;                    // (steps, batch, units): what each step was told
-  // What the three before have as two of bfloat16 each, if products are to be made of those.
-  std::optional<Factor> gates_grad_factor;
-  std::optional<Factor> message_gates_grad_factor;
-  std::optional<Factor> messages_factor;
+  // What is multiplied at the end, a row for each step and row of the batch: the gradients of gates, those of
+  // the messages' gates, which are the same unless the gates are apart, and what each step was told.
+  std::optional<Factor> gates_grad;
+  std::optional<Factor> message_gates_grad;
+  std::optional<Factor> messages;
   // The sums of both gradients of gates over the steps, (batch, gates * units), if they were made on the way.
   std::optional<Tensor> bias_sums;
   std::optional<Tensor> message_bias_sums;
@@ -194,6 +192,11 @@ void step_by_step(const Run& run, BackwardSteps& steps) {
   const int64_t width = Cell::kGates * sizes.units;
   const int64_t state_size = sizes.batch * sizes.units;
   const std::vector<const T*> first = pointers_to<T>(steps.initial), own = pointers_to<T>(steps.parameters);
+  const auto empty = [&](int64_t columns) {
+    return empty_contiguous({sizes.steps, sizes.batch, columns}, steps.gates);
+  };
+  const Tensor gates_grad = empty(width), messages = empty(sizes.units);
+  const Tensor message_gates_grad = Cell::kGatesApart ? empty(width) : gates_grad;
   // One row of zeros for all rows and steps if there is no gradient of the output.
   const Tensor output_grad =
       steps.output_grad.has_value()
@@ -215,16 +218,19 @@ void step_by_step(const Run& run, BackwardSteps& steps) {
     rows.read(data_of<T>(steps.message_grad));
     rows.read(data_of<T>(output_grad) + t * sizes.batch * output_stride, output_stride);
     for (const Tensor& each : steps.sums) rows.read(data_of<T>(each));
-    rows.write_parts(mutable_data_of<T>(steps.gates_grad) + place, Cell::kGates);
+    rows.write_parts(mutable_data_of<T>(gates_grad) + place, Cell::kGates);
     if constexpr (Cell::kGatesApart) {
-      rows.write_parts(mutable_data_of<T>(steps.message_gates_grad) + place, Cell::kGates);
+      rows.write_parts(mutable_data_of<T>(message_gates_grad) + place, Cell::kGates);
     }
     for (const Tensor& each : steps.state_grads) rows.write(mutable_data_of<T>(each));
     for (const Tensor& each : steps.sums) rows.write(mutable_data_of<T>(each));
-    rows.write(mutable_data_of<T>(steps.messages) + t * state_size);
+    rows.write(mutable_data_of<T>(messages) + t * state_size);
     run(rows.step());
-    multiply(torch::stable::select(steps.message_gates_grad, 0, t), steps.weight_hh, steps.message_grad);
+    multiply(torch::stable::select(message_gates_grad, 0, t), steps.weight_hh, steps.message_grad);
   }
+  steps.gates_grad = Factor{as_matrix(gates_grad)};
+  steps.message_gates_grad = Factor{as_matrix(message_gates_grad)};
+  steps.messages = Factor{as_matrix(messages)};
 }
 
 // The gradients of the input, of weight_ih, weight_hh and the bias, if the gates are apart of the messages'
@@ -247,7 +253,6 @@ std::vector<Tensor> backward(const Run& run, Given given, const Backward& pass) 
     };
 
     const Tensor gates = converted(pass.gates, computed);
-    const Tensor gates_grad = empty({sizes.steps, sizes.batch, width});
     BackwardSteps steps = {sizes,
                            given.reverse,
                            dtype,
@@ -258,9 +263,6 @@ std::vector<Tensor> backward(const Run& run, Given given, const Backward& pass) 
                            std::nullopt,
                            converted(given.initial, computed),
                            converted(given.parameters, computed),
-                           gates_grad,
-                           Cell::kGatesApart ? empty({sizes.steps, sizes.batch, width}) : gates_grad,
-                           empty({sizes.steps, sizes.batch, sizes.units}),
                            std::nullopt,
                            std::nullopt,
                            std::nullopt,
@@ -281,11 +283,7 @@ std::vector<Tensor> backward(const Run& run, Given given, const Backward& pass) 
     for (const Tensor& each : steps.state_grads) rows.write(mutable_data_of<T>(each));
     run(rows.step());
 
-    const auto factor = [](const Tensor& sequence, const std::optional<Factor>& in_two) {
-      return in_two.has_value() ? *in_two : Factor{as_matrix(sequence)};
-    };
-    const Factor grads = factor(gates_grad, steps.gates_grad_factor);
-    const Factor message_grads = factor(steps.message_gates_grad, steps.message_gates_grad_factor);
+    const Factor &grads = *steps.gates_grad, &message_grads = *steps.message_gates_grad;
     const auto product = [&](const Factor& left, const Factor& right) {
       Tensor result = empty({left.matrix.size(0), right.matrix.size(1)});
       run.multiply_factors(left, right, result);
@@ -294,8 +292,8 @@ std::vector<Tensor> backward(const Run& run, Given given, const Backward& pass) 
     const auto given_factor = [&](const Tensor& matrix) {
       return run.factor_beside(grads, matrix, computed);
     };
-    const auto bias_grad = [&](const Tensor& all, const std::optional<Tensor>& sums) {
-      return converted(column_sums(sums.has_value() ? *sums : as_matrix(all)), dtype);
+    const auto bias_grad = [&](const Factor& all, const std::optional<Tensor>& sums) {
+      return converted(column_sums(sums.has_value() ? *sums : all.matrix), dtype);
     };
     std::vector<Tensor> results(4, nothing_like(like));
     if (pass.of_input) {
@@ -306,11 +304,11 @@ std::vector<Tensor> backward(const Run& run, Given given, const Backward& pass) 
       results[1] = product(grads.transposed(), given_factor(as_matrix(to_contiguous(given.input))));
     }
     if (pass.of_weight_hh) {
-      results[2] = product(message_grads.transposed(), factor(steps.messages, steps.messages_factor));
+      results[2] = product(message_grads.transposed(), *steps.messages);
     }
-    if (pass.of_bias) results[3] = bias_grad(gates_grad, steps.bias_sums);
+    if (pass.of_bias) results[3] = bias_grad(grads, steps.bias_sums);
     if constexpr (Cell::kGatesApart) {
-      results.push_back(pass.of_bias ? bias_grad(steps.message_gates_grad, steps.message_bias_sums)
+      results.push_back(pass.of_bias ? bias_grad(message_grads, steps.message_bias_sums)
                                      : nothing_like(like));
     }
     for (const Tensor& each : steps.sums) results.push_back(converted(column_sums(each), dtype));
