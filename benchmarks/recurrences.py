@@ -109,7 +109,7 @@ class _Case:
         self.grad = torch.randn(steps, batch, units, device="cuda").to(dtype)
 
     def ours(self) -> list[float]:
-        """Of the recurrence."""
+        """Times the recurrence."""
         message_bias = self.message_bias[0] if self.message_bias else None
 
         def run() -> Tensor:
@@ -119,7 +119,7 @@ class _Case:
         return _both(run, [self.input, *self.weights, *self.message_bias], self.grad)
 
     def cudnn(self, layer: nn.Module) -> list[float]:
-        """Of PyTorch's layer."""
+        """Times PyTorch's layer."""
 
         def run() -> Tensor:
             output: Tensor = layer(self.input)[0]
@@ -128,7 +128,7 @@ class _Case:
         return _both(run, [self.input, *layer.parameters()], self.grad)
 
     def loop(self) -> list[float]:
-        """Of the cell, a step after the other in Python."""
+        """Times the cell in a loop in Python, a step after the other."""
         cell, (steps, batch, _, units) = self.recurrence.cell, self.sizes
 
         def run() -> Tensor:

@@ -61,7 +61,7 @@ class OnCuda {
       multiply(left.matrix, right.matrix, result);
       return;
     }
-    // That of both rests is less than what rounding loses.
+    // The product of both rests is less than what rounding loses.
     std::vector<std::pair<Tensor, Tensor>> products = {{left.matrix, right.matrix},
                                                        {*left.rest, right.matrix}};
     if (right.rest.has_value()) products.emplace_back(left.matrix, *right.rest);

@@ -65,7 +65,7 @@ inline constexpr int kWarps = 8;
 inline constexpr int kThreads = 32 * kWarps;
 inline constexpr int kTileRows = 4;       // rows of the batch in a tile of eight columns, two each
 inline constexpr int kLine = 2 * kUnits;  // both halves of the numbers of a block's units
-// What a step needs of device memory is copied to shared memory so many steps ahead.
+// Numbers of device memory that a step needs are copied to shared memory so many steps ahead.
 inline constexpr int kStages = 2;
 // Registers of a thread that hold weights, of the 255 that it has.
 inline constexpr int kWeightRegisters = 160;

@@ -16,7 +16,7 @@ __device__ __forceinline__ float quick_exp(float x) {
   const float exponent = x * kLog2E;
   const float rest = kLn2 * fmaf(x, kLog2ELow, fmaf(x, kLog2E, -exponent));
   const float power = ptx::ex2_approx_ftz(exponent);
-  // Of infinity the rest is NaN, and where the power is infinite or zero there is nothing to make up for.
+  // The rest of infinity is NaN, and an infinite power or one of zero has nothing to make up for.
   return fabsf(x) < 88.0f ? fmaf(power, rest, power) : power;
 }
 

@@ -159,6 +159,18 @@ inline PreparedWeight prepared_weight(const Tensor& weight, int gates, Weights w
   return {elements, scales, {{high, low}, scales_to, padded}};
 }
 
+// Sets the members that both passes have.
+template <typename Cell, typename Pass, typename Steps>
+void set_given(Pass& pass, const Steps& steps, const PreparedWeight& weight) {
+  pass.weight = weight.view;
+  for (int s = 0; s < Cell::kStates; ++s) pass.initial[s] = data_of<float>(steps.initial[s]);
+  for (int p = 0; p < Cell::kParameters; ++p) pass.parameters[p] = data_of<float>(steps.parameters[p]);
+  pass.steps = steps.sizes.steps;
+  pass.batch = steps.sizes.batch;
+  pass.units = steps.sizes.units;
+  pass.reverse = steps.reverse;
+}
+
 template <typename Cell, Weights kWeights>
 bool run_on_chip(ForwardSteps& steps, cudaStream_t stream) {
   using Shape = ForwardShape<Cell, kWeights>;
@@ -167,20 +179,14 @@ bool run_on_chip(ForwardSteps& steps, cudaStream_t stream) {
   if (!clusters.has_value()) return false;
   const PreparedWeight weight = prepared_weight(steps.weight_hh, Cell::kGates, kWeights, stream);
   ForwardPass<Cell> pass = {};
-  pass.weight = weight.view;
+  set_given<Cell>(pass, steps, weight);
   pass.gates = mutable_data_of<float>(steps.gates);
   pass.bias = steps.bias.has_value() ? data_of<float>(*steps.bias) : nullptr;
   pass.message_gates = mutable_data_of<float>(steps.message_gates);
   pass.message_bias = data_of<float>(steps.message_bias);
   pass.first_message = data_of<float>(steps.message);
-  for (int s = 0; s < Cell::kStates; ++s) pass.initial[s] = data_of<float>(steps.initial[s]);
-  for (int p = 0; p < Cell::kParameters; ++p) pass.parameters[p] = data_of<float>(steps.parameters[p]);
   pass.states = mutable_data_of<float>(steps.states);
   pass.output = mutable_data_of<float>(steps.output);
-  pass.steps = steps.sizes.steps;
-  pass.batch = steps.sizes.batch;
-  pass.units = steps.sizes.units;
-  pass.reverse = steps.reverse;
   launch_clusters<Shape>(kernel, *clusters, pass, stream);
   return true;
 }
@@ -206,17 +212,15 @@ bool run_on_chip(BackwardSteps& steps, cudaStream_t stream) {
   if (!clusters.has_value()) return false;
   const PreparedWeight weight = prepared_weight(steps.weight_hh, Cell::kGates, kWeights, stream);
   BackwardPass<Cell> pass = {};
-  pass.weight = weight.view;
+  set_given<Cell>(pass, steps, weight);
   pass.gates = data_of<float>(steps.gates);
   pass.message_gates = data_of<float>(steps.message_gates);
   pass.states = data_of<float>(steps.states);
   pass.output_grad = steps.output_grad.has_value() ? data_of<float>(*steps.output_grad) : nullptr;
   for (int s = 0; s < Cell::kStates; ++s) {
-    pass.initial[s] = data_of<float>(steps.initial[s]);
     pass.state_grads[s] = mutable_data_of<float>(steps.state_grads[s]);
   }
   for (int p = 0; p < Cell::kParameters; ++p) {
-    pass.parameters[p] = data_of<float>(steps.parameters[p]);
     pass.parameter_grads[p] = mutable_data_of<float>(steps.sums[p]);
   }
   const int64_t width = Cell::kGates * steps.sizes.units;
@@ -235,10 +239,6 @@ bool run_on_chip(BackwardSteps& steps, cudaStream_t stream) {
     steps.message_bias_sums = sums();
     pass.bias_sums[1] = mutable_data_of<float>(*steps.message_bias_sums);
   }
-  pass.steps = steps.sizes.steps;
-  pass.batch = steps.sizes.batch;
-  pass.units = steps.sizes.units;
-  pass.reverse = steps.reverse;
   launch_clusters<Shape>(kernel, *clusters, pass, stream);
   return true;
 }

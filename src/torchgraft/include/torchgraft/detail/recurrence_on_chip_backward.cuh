@@ -73,7 +73,7 @@ class BackwardShape {
   static constexpr int kPitch = kGates * kUnits + 8;
   static constexpr int kResultsPitch = 16 + 8;
   static constexpr int kResultBytes = kWarps * kTileRows * kResultsPitch * 4;
-  // What a step needs of device memory, of a unit: gates, states before, the gradient of the output.
+  // Numbers of a unit that a step needs of device memory: gates, states before, the gradient of the output.
   static constexpr int kPrefetched = kGates * (1 + Cell::kGatesApart) + Cell::kStates + 1;
 
   static constexpr int columns_of(int64_t blocks) {
@@ -207,7 +207,7 @@ class BackwardOnChip : Member {
     commit_copies();
   }
 
-  // What a cluster's blocks, this one among them, write into this one's memory.
+  // Bytes that a cluster's blocks, this one among them, write into this one's memory.
   __device__ __forceinline__ uint32_t bytes_of_step() const {
     return static_cast<uint32_t>(blocks_ * rows_ * kUnits * 4);
   }
@@ -265,7 +265,7 @@ class BackwardOnChip : Member {
     for (int p = 0; p < kParameters; ++p) to[(kGates + p) * kUnits] = pass_.parameters[p][unit_];
   }
 
-  // What the blocks gave to the gradient of this thread's message before a step.
+  // The sum of what the blocks gave to the gradient of this thread's message before a step.
   __device__ __forceinline__ float sum_of_blocks(int64_t step, int row) const {
     const float* from = received_ + (step & 1) * received_size() + row * kUnits + lane_;
     float values[S::kMostBlocks];
@@ -340,7 +340,7 @@ class BackwardOnChip : Member {
     pass_.messages.store(first + state_of(row), results[kAllGates + kStates + kParameters]);
   }
 
-  // What this block's gates give to the gradients of all units' messages, to the blocks of those units.
+  // Sends what this block's gates give to the gradients of all units' messages, to the blocks of those units.
   __device__ __forceinline__ void multiply(int64_t step) {
     if (columns_ == 1) {
       multiply_columns<1>(step);

@@ -48,13 +48,14 @@ class ForwardShape {
   static constexpr int kFragments = kGates * kHalves;  // of a tile
   static constexpr int kKept = kept_tiles(kTiles, kFragments);
   using OwnWeights = Fragments<kTiles, kFragments, kKept, kThreads>;
-  // Of a row, padded so that the four rows of a tile lie in different banks.
+  // The sums of a row, padded so that the four rows of a tile lie in different banks.
   static constexpr int kSumsPitch = kDepthWarps * kGates * kUnits + 8;
   static constexpr int kBarrierBytes = 128;
-  // Of each unit: the scales of its weights, its bias, that of its message gates, its own numbers.
+  // Numbers of each unit: the scales of its weights, its bias, that of its message gates, its own numbers.
   static constexpr int kOfUnit = kGates * (2 + Cell::kGatesApart) + Cell::kParameters;
 
-  // Of each line both halves, and behind those of a row the scales of its lines, sixteen bytes each.
+  // A line has both halves of its numbers, and behind those of a row the scales of its lines, sixteen bytes
+  // each.
   static constexpr int64_t line_bytes() { return 2 * kLine + 16; }
   // Lines of a part of the depth; all parts have as many, though the last ones may have no block.
   static constexpr int lines_of(int64_t blocks) {
@@ -181,7 +182,7 @@ class ForwardOnChip : Member {
     for (int p = 0; p < Cell::kParameters; ++p) to[p * kUnits] = pass_.parameters[p][unit_];
   }
 
-  // Of this warp's part of the depth.
+  // The first line of this warp's part of the depth.
   __device__ __forceinline__ int first_line() const { return warp_ % S::kDepthWarps * part_lines_; }
 
   __device__ __forceinline__ void load_weights() {
@@ -230,7 +231,7 @@ class ForwardOnChip : Member {
     }
   }
 
-  // What the blocks of a cluster, this one among them, write into this one's memory.
+  // Bytes that the blocks of a cluster, this one among them, write into this one's memory.
   __device__ __forceinline__ uint32_t bytes_of_step() const {
     return static_cast<uint32_t>(rows_ * blocks_ * S::line_bytes());
   }
@@ -352,7 +353,7 @@ class ForwardOnChip : Member {
     }
     const uint32_t both = uint32_t{split.low.x} << 16 | split.high.x;
     const uint32_t other = __shfl_xor_sync(0xffffffffu, both, 1);
-    // Of two neighbours the first has the higher halves of both, the second the lower ones.
+    // The first of two neighbours has the higher halves of both, the second the lower ones.
     const uint32_t pair =
         lane_ % 2 == 0 ? __byte_perm(both, other, 0x5410) : __byte_perm(both, other, 0x3276);
     const int half = lane_ % 8 / 4;
