@@ -2,6 +2,7 @@
 // cpu/cell.cpp, and the matrix products in cpu/product.cpp.
 
 #include <torchgraft/cpu.h>
+#include <torchgraft/detail/rounds.h>
 #include <torchgraft/dispatch.h>
 #include <torchgraft/registration.h>
 
@@ -9,28 +10,18 @@
 #include <type_traits>
 
 #include "cpu/kernels.h"
-#include "cpu/rounds.h"
 #include "host.h"
 
 namespace torchgraft::lltm {
 namespace {
 
-// The least units of a step, and the least multiplications, for which a thread is worth waking.
+// The least units of a step for which a thread is worth waking.
 constexpr int64_t kUnitsGrain = 4096;
-constexpr int64_t kProductsGrain = 1 << 18;
-
-// The least weights that a thread packs.
-constexpr int64_t kPackedGrain = 1 << 16;
 
 // result = left @ right. Not PyTorch's: on some processors its products cut the depth into as many parts as
 // there are threads, and then the last bits of a sum follow their number.
 template <typename T>
 void multiply_on_cpu(const Tensor& left, const Tensor& right, Tensor& result) {
-  // As many rows share what a thread packs; of more, threads share out rows, and each packs all columns.
-  constexpr int64_t kManyRows = 256;
-  // To pack a column takes as long as to multiply so many rows by it.
-  constexpr int64_t kPackingRows = 8;
-  constexpr int64_t kPanel = cpu::kBackwardPanel<T>;
   const int64_t rows = left.size(0), depth = left.size(1), columns = right.size(1);
   if (left.numel() == 0) {
     torch::stable::zero_(result);
@@ -41,16 +32,7 @@ void multiply_on_cpu(const Tensor& left, const Tensor& right, Tensor& result) {
                                    mutable_data<T>(result),
                                    depth,
                                    columns};
-  const int64_t panels = (columns + kPanel - 1) / kPanel;
-  if (rows < kManyRows && panels >= 2 * torch::stable::get_num_threads()) {
-    parallel_for(0, panels, std::max<int64_t>(1, kProductsGrain / ((rows + kPackingRows) * depth * kPanel)),
-                 [&](int64_t begin, int64_t end) {
-                   cpu::multiply(product, {0, rows, begin * kPanel, std::min(columns, end * kPanel)});
-                 });
-    return;
-  }
-  parallel_for(0, rows, std::max<int64_t>(1, kProductsGrain / (depth * columns)),
-               [&](int64_t begin, int64_t end) { cpu::multiply(product, {begin, end, 0, columns}); });
+  cpu_products::share_out(product, rows, [&](const cpu::Share& share) { cpu::multiply(product, share); });
 }
 
 std::tuple<Tensor, Tensor, Tensor> cell_cpu(Tensor input, Tensor h, Tensor c, Tensor weight_ih,
@@ -125,54 +107,10 @@ Grads cell_grads_cpu(Tensor input, Tensor h, Tensor c, Tensor weight_ih, Tensor 
   });
 }
 
-// How many shares of the units the threads have; 1 where they had better share out the rows of the batch.
-//
-// Threads that share out units meet each step, and each reads its share of weight_hh from its own cache.
-// Threads that share out rows never meet, and each reads all of weight_hh each step: that is slow where
-// weight_hh does not fit a cache, and where rows are so few that a step is mostly reading.
 template <typename T>
-int64_t unit_shares(const Sizes& sizes, int64_t panels) {
-  constexpr int64_t kCacheBytes = 1 << 20;
-  constexpr int64_t kFewRows = 8;  // a thread
-  // Of a share and a step: they take some microseconds, and a meeting some hundred nanoseconds.
-  constexpr int64_t kProducts = 1 << 17;
-  const int64_t threads = torch::stable::get_num_threads();
+RoundsOf rounds_of(const Sizes& sizes, int64_t panel, int64_t rounds) {
   const int64_t weights = 3 * sizes.units * sizes.units;
-  const bool rows_are_few = sizes.batch < kFewRows * threads;
-  const bool weights_are_many = weights * static_cast<int64_t>(sizeof(T)) > kCacheBytes;
-  if (!rows_are_few && !weights_are_many) return 1;
-  return std::min({threads, panels, weights * sizes.batch / kProducts});
-}
-
-// Calls `pack(begin, end)` with ranges of the units, of whole panels, that together are all.
-template <typename Pack>
-void pack_units(const Sizes& sizes, int64_t panel, const Pack& pack) {
-  const int64_t panels = (sizes.units + panel - 1) / panel;
-  parallel_for(0, panels, std::max<int64_t>(1, kPackedGrain / (3 * sizes.units * panel)),
-               [&](int64_t begin, int64_t end) { pack(begin * panel, std::min(sizes.units, end * panel)); });
-}
-
-// Calls `run(share, begin, end)` with shares that together are all rows and units, and rounds that together
-// are all.
-template <typename T, typename Run>
-void run_rounds(const Sizes& sizes, int64_t panel, int64_t rounds, const Run& run) {
-  const int64_t panels = (sizes.units + panel - 1) / panel;
-  const int64_t shares = unit_shares<T>(sizes, panels);
-  if (shares <= 1) {
-    const int64_t products = 3 * sizes.steps * sizes.units * sizes.units;
-    parallel_for(0, sizes.batch, std::max<int64_t>(1, kProductsGrain / products),
-                 [&](int64_t begin, int64_t end) { run(cpu::Share{begin, end, 0, sizes.units}, 0, rounds); });
-    return;
-  }
-  const auto first_unit = [&](int64_t share) {
-    return std::min(sizes.units, panels * share / shares * panel);
-  };
-  cpu::Rounds together(shares, rounds);
-  parallel_for(0, shares, 1, [&](int64_t begin, int64_t end) {
-    together.take_part(begin, end, [&](int64_t share, int64_t round) {
-      run(cpu::Share{0, sizes.batch, first_unit(share), first_unit(share + 1)}, round, round + 1);
-    });
-  });
+  return {rounds, sizes.batch, sizes.units, panel, weights, weights * static_cast<int64_t>(sizeof(T))};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cpu(Tensor input, Tensor h0, Tensor c0,
@@ -196,7 +134,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cpu(Tensor input, Te
     bias = converted(bias, sum_dtype);
     h0 = converted(h0, sum_dtype);
     c0 = converted(c0, sum_dtype);
-    pack_units(sizes, cpu::kForwardPanel<T>, [&](int64_t begin, int64_t end) {
+    const RoundsOf rounds = rounds_of<T>(sizes, cpu::kForwardPanel<T>, sizes.steps);
+    pack_units(rounds, [&](int64_t begin, int64_t end) {
       cpu::pack_forward(data<T>(weight_hh), mutable_data<T>(packed), sizes.units, begin, end);
     });
     const cpu::SequenceForward<T> pass = {data<T>(packed),
@@ -210,10 +149,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cpu(Tensor input, Te
                                           sizes.batch,
                                           sizes.units,
                                           reverse};
-    run_rounds<T>(sizes, cpu::kForwardPanel<T>, sizes.steps,
-                  [&](const cpu::Share& share, int64_t begin, int64_t end) {
-                    cpu::sequence_forward(pass, share, begin, end);
-                  });
+    run_rounds(rounds, [&](const cpu::Share& share, int64_t begin, int64_t end) {
+      cpu::sequence_forward(pass, share, begin, end);
+    });
     return sequence_results(output, cells, activations, dtype, reverse);
   });
 }
@@ -243,7 +181,8 @@ Grads sequence_grads_cpu(Tensor input, Tensor h0, Tensor weight_ih, Tensor weigh
     cells = converted(cells, sum_dtype);
     output_grad = converted(output_grad, sum_dtype);
     weight_hh = converted(weight_hh, sum_dtype);
-    pack_units(sizes, cpu::kBackwardPanel<T>, [&](int64_t begin, int64_t end) {
+    const RoundsOf rounds = rounds_of<T>(sizes, cpu::kBackwardPanel<T>, sizes.steps + 1);
+    pack_units(rounds, [&](int64_t begin, int64_t end) {
       cpu::pack({data<T>(weight_hh) + begin, sizes.units, 1}, end - begin, 3 * sizes.units,
                 mutable_data<T>(packed) + begin * 3 * sizes.units);
     });
@@ -259,10 +198,9 @@ Grads sequence_grads_cpu(Tensor input, Tensor h0, Tensor weight_ih, Tensor weigh
                                            sizes.batch,
                                            sizes.units,
                                            reverse};
-    run_rounds<T>(sizes, cpu::kBackwardPanel<T>, sizes.steps + 1,
-                  [&](const cpu::Share& share, int64_t begin, int64_t end) {
-                    cpu::sequence_backward(pass, share, begin, end);
-                  });
+    run_rounds(rounds, [&](const cpu::Share& share, int64_t begin, int64_t end) {
+      cpu::sequence_backward(pass, share, begin, end);
+    });
     return of_sequence(multiply_grads(multiply_on_cpu<T>,
                                       {rows_of(to_contiguous(input)), rows_of(h_before), weight_ih,
                                        gates_grad, converted(wanted.h, h_grad, dtype), c_grad,

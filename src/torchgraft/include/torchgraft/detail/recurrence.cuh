@@ -49,12 +49,15 @@ class OnCuda {
   }
 
   // result = input @ weight.T, left @ right, and a tensor of a call as a factor for the latter.
-  void multiply_inputs(const Tensor& input, const Tensor& weight, Tensor& result) const {
+  // Returns whether a bias was added.
+  bool multiply_inputs(const Tensor& input, const Tensor& weight, const std::optional<Tensor>&,
+                       Tensor& result) const {
     if (has_two_bytes(input.scalar_type())) {
       multiply_two_bytes({{input, transposed(weight)}}, result);
     } else {
       multiply_converted(input, weight, result);
     }
+    return false;
   }
   void multiply_factors(const Factor& left, const Factor& right, Tensor& result) const {
     if (!left.rest.has_value()) {

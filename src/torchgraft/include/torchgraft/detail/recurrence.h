@@ -65,7 +65,11 @@ TORCHGRAFT_CELL_FUNCTION T sigmoid_slope(T x) {
 }
 template <typename M, typename T>
 TORCHGRAFT_CELL_FUNCTION T tanh_slope(T x) {
-  return T(4) * sigmoid_slope<M>(T(2) * x);
+  if constexpr (requires { M::tanh_slope(x); }) {
+    return M::tanh_slope(x);
+  } else {
+    return T(4) * sigmoid_slope<M>(T(2) * x);
+  }
 }
 
 // Fills the rows of a step one after the other, in the order in which the pass counts them.

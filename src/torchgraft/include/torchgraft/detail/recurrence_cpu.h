@@ -47,9 +47,26 @@ struct CpuMath {
   static TORCHGRAFT_INLINE T erf(T x) {
     return vector_math::erf(x);
   }
+  // As in sigmoid, so that a compiler sees that its slope needs the same exponential.
   template <typename T>
   static TORCHGRAFT_INLINE T abs(T x) {
-    return std::fabs(x);
+    T size;
+    vector_math::magnitude(size, x);
+    return size;
+  }
+  // With the exponential of tanh, which compilers compute once for both. Beyond kNearOne, where it stops, the
+  // slope is nothing beside one.
+  template <typename T>
+  static TORCHGRAFT_INLINE T tanh_slope(T x) {
+    using C = vector_math::internal::ConstantsOf<T>;
+    T size, bounded, twice[1], power[1], fraction[1], scale;
+    vector_math::magnitude(size, x);
+    bounded = size > C::kNearOne ? C::kNearOne : size;
+    twice[0] = bounded * -2;
+    vector_math::reduce_exp(twice, power, fraction);
+    vector_math::power_of_two(scale, power[0]);
+    const T below = (1 + scale) + scale * fraction[0];
+    return size > C::kNearOne ? T(0) : 4 * (scale + scale * fraction[0]) / (below * below);
   }
   template <typename T>
   static TORCHGRAFT_INLINE T sqrt(T x) {
@@ -72,6 +89,12 @@ struct CpuMath {
     return std::pow(x, y);
   }
 };
+
+}  // namespace torchgraft::recurrence
+
+#include "recurrence_cpu_steps.h"
+
+namespace torchgraft::recurrence {
 
 // The units of one row, from `first_unit` on.
 template <typename Pass, typename T, size_t... kRead, size_t... kWritten>
@@ -108,22 +131,88 @@ struct OnCpu {
     });
   }
 
-  // result = input @ weight.T, and left @ right of factors that are one matrix.
-  void multiply_inputs(const Tensor& input, const Tensor& weight, Tensor& result) const {
-    multiply_converted(input, weight, result);
+  // result = input @ weight.T + bias. Returns whether the bias was added.
+  bool multiply_inputs(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
+                       Tensor& result) const {
+    const ScalarType computed = result.scalar_type();
+    multiply_on_cpu(converted(input, computed), transposed(converted(weight, computed)), bias, result);
+    return true;
   }
+  // left @ right of factors that are one matrix.
   void multiply_factors(const Factor& left, const Factor& right, Tensor& result) const {
-    multiply(left.matrix, right.matrix, result);
+    multiply_on_cpu(left.matrix, right.matrix, std::nullopt, result);
   }
   // A tensor of a call as the factor that multiplies one in the type that is computed in.
   Factor factor_beside(const Factor&, const Tensor& tensor, ScalarType computed) const {
     return {converted(tensor, computed)};
   }
 
-  // Steps are run one by one.
-  template <typename Cell, typename T, typename Steps>
-  bool at_once(const Steps&) const {
-    return false;
+  // Runs all steps.
+  template <typename Cell, typename T>
+  bool at_once(ForwardSteps& steps) const {
+    const Sizes& sizes = steps.sizes;
+    const int64_t panel = Group<Cell>::template kMostUnits<T>;
+    const RoundsOf rounds = rounds_of<Cell, T>(sizes, panel, sizes.steps);
+    const int64_t width = Cell::kGates * sizes.units;
+    Tensor packed = empty_contiguous({(sizes.units + panel) * width}, steps.gates);
+    const T* const weight = data_of<T>(steps.weight_hh);
+    T* const panels = mutable_data_of<T>(packed);
+    pack_units(rounds, [&](int64_t begin, int64_t end) {
+      OnBestVectors<PackForward<Cell, T>>::call(weight, panels, sizes.units, begin, end);
+    });
+    Tensor other_message = empty_contiguous({sizes.batch, sizes.units}, steps.gates);
+    const ForwardRows<Cell, T> rows(steps);
+    const ForwardPass<T> pass = {panels,
+                                 {mutable_data_of<T>(steps.message), mutable_data_of<T>(other_message)}};
+    run_rounds(rounds, [&](const Share& share, int64_t begin, int64_t end) {
+      OnBestVectors<ForwardRounds<Cell, T>>::call(rows, pass, sizes, share, begin, end);
+    });
+    return true;
+  }
+  template <typename Cell, typename T>
+  bool at_once(BackwardSteps& steps) const {
+    const Sizes& sizes = steps.sizes;
+    const int64_t panel = 3 * cpu_products::kMostLanes<T>;
+    const RoundsOf rounds = rounds_of<Cell, T>(sizes, panel, sizes.steps + 1);
+    const int64_t width = Cell::kGates * sizes.units;
+    Tensor packed = empty_contiguous({(sizes.units + panel) * width}, steps.gates);
+    const T* const weight = data_of<T>(steps.weight_hh);
+    T* const panels = mutable_data_of<T>(packed);
+    pack_units(rounds, [&](int64_t begin, int64_t end) {
+      OnBestVectors<PackBackward<T>>::call(weight, panels, width, sizes.units, begin, end);
+    });
+    const BackwardRows<Cell, T> rows(steps);
+    const BackwardPass<T> pass = {panels, mutable_data_of<T>(steps.message_grad)};
+    run_rounds(rounds, [&](const Share& share, int64_t begin, int64_t end) {
+      OnBestVectors<BackwardRounds<Cell, T>>::call(rows, pass, sizes, share, begin, end);
+    });
+    rows.leave(steps);
+    return true;
+  }
+
+ private:
+  template <typename Cell, typename T>
+  static RoundsOf rounds_of(const Sizes& sizes, int64_t panel, int64_t rounds) {
+    const int64_t weights = Cell::kGates * sizes.units * sizes.units;
+    return {rounds, sizes.batch, sizes.units, panel, weights, weights * static_cast<int64_t>(sizeof(T))};
+  }
+
+  // result = left @ right + bias. Not PyTorch's product: on some processors it cuts the depth into as many
+  // parts as there are threads, and then the last bits of a sum follow their number.
+  static void multiply_on_cpu(const Tensor& left, const Tensor& right, const std::optional<Tensor>& bias,
+                              Tensor& result) {
+    dispatch_computed(result, [&]<typename T>(Tag<T>) {
+      if (result.numel() == 0) return;
+      const cpu_products::Product<T> product = {{data_of<T>(left), left.stride(0), left.stride(1)},
+                                                {data_of<T>(right), right.stride(0), right.stride(1)},
+                                                mutable_data_of<T>(result),
+                                                left.size(1),
+                                                right.size(1),
+                                                bias.has_value() ? data_of<T>(*bias) : nullptr};
+      cpu_products::share_out(product, left.size(0), [&](const Share& share) {
+        OnBestVectors<MultiplyShare<T>>::call(product, share);
+      });
+    });
   }
 };
 

@@ -32,13 +32,65 @@ struct ForwardSteps {
   Tensor output;                   // (steps, batch, units)
 };
 
+// Where the numbers of each step forward lie.
+template <typename Cell, typename T>
+class ForwardRows {
+ public:
+  explicit ForwardRows(ForwardSteps& steps)
+      : sizes_(steps.sizes),
+        reverse_(steps.reverse),
+        gates_(mutable_data_of<T>(steps.gates)),
+        message_gates_(Cell::kGatesApart ? mutable_data_of<T>(steps.message_gates) : gates_),
+        message_bias_(data_of<T>(steps.message_bias)),
+        initial_(pointers_to<T>(steps.initial)),
+        parameters_(pointers_to<T>(steps.parameters)),
+        states_(mutable_data_of<T>(steps.states)),
+        output_(mutable_data_of<T>(steps.output)) {}
+
+  // Of a step, in the order of the recurrence. `message_gates` (batch, gates * units) are what it was told
+  // times the weights, and to `message` (batch, units) goes what the next one is told.
+  Step<typename Cell::Forward, T> at(int64_t step, const T* message_gates, T* message) const {
+    const int64_t t = reverse_ ? sizes_.steps - 1 - step : step;
+    const int64_t place = t * sizes_.batch * Cell::kGates * sizes_.units;
+    const int64_t state_size = sizes_.batch * sizes_.units;
+    Rows<typename Cell::Forward, T> rows(sizes_.batch, sizes_.units);
+    rows.read_parts(gates_ + place, Cell::kGates);
+    rows.read_parts(message_gates, Cell::kGates);
+    if constexpr (Cell::kGatesApart) {
+      for (int gate = 0; gate < Cell::kGates; ++gate) rows.read(message_bias_ + gate * sizes_.units, 0);
+    }
+    for (int state = 0; state < Cell::kStates; ++state) {
+      const int64_t before = state * sizes_.steps + Sizes::before(t, reverse_);
+      rows.read(step == 0 ? initial_[state] : states_ + before * state_size);
+    }
+    for (const T* each : parameters_) rows.read(each, 0);
+    rows.write_parts(message_gates_ + place, Cell::kGates);
+    for (int state = 0; state < Cell::kStates; ++state) {
+      rows.write(states_ + (state * sizes_.steps + t) * state_size);
+    }
+    rows.write(message);
+    rows.write(output_ + t * state_size);
+    return rows.step();
+  }
+
+ private:
+  Sizes sizes_;
+  bool reverse_;
+  T* gates_;
+  T* message_gates_;
+  const T* message_bias_;
+  std::vector<const T*> initial_;
+  std::vector<const T*> parameters_;
+  T* states_;
+  T* output_;
+};
+
 // The steps as a product and a pass over the units each. The products have the same tensors in all steps:
 // views of each step's would cost the host as much as a launch.
 template <typename Cell, typename T, typename Run>
 void step_by_step(const Run& run, ForwardSteps& steps) {
   const Sizes& sizes = steps.sizes;
   const int64_t width = Cell::kGates * sizes.units;
-  const int64_t state_size = sizes.batch * sizes.units;
   if (steps.bias.has_value()) {
     Rows<AddBias, T> rows(sizes.steps * sizes.batch, width);
     rows.read(data_of<T>(steps.gates));
@@ -46,36 +98,12 @@ void step_by_step(const Run& run, ForwardSteps& steps) {
     rows.write(mutable_data_of<T>(steps.gates));
     run(rows.step());
   }
-
   Tensor message_gates = empty_contiguous({sizes.batch, width}, steps.gates);
   const Tensor weight = transposed(steps.weight_hh);
-  std::vector<const T*> before = pointers_to<T>(steps.initial);
-  const std::vector<const T*> own = pointers_to<T>(steps.parameters);
+  const ForwardRows<Cell, T> rows(steps);
   for (int64_t step = 0; step < sizes.steps; ++step) {
-    const int64_t t = steps.reverse ? sizes.steps - 1 - step : step;
     multiply(steps.message, weight, message_gates);
-    T* const step_gates = mutable_data_of<T>(steps.gates) + t * sizes.batch * width;
-    Rows<typename Cell::Forward, T> rows(sizes.batch, sizes.units);
-    rows.read_parts(step_gates, Cell::kGates);
-    rows.read_parts(data_of<T>(message_gates), Cell::kGates);
-    if constexpr (Cell::kGatesApart) {
-      for (int gate = 0; gate < Cell::kGates; ++gate) {
-        rows.read(data_of<T>(steps.message_bias) + gate * sizes.units, 0);
-      }
-    }
-    for (const T* state : before) rows.read(state);
-    for (const T* each : own) rows.read(each, 0);
-    rows.write_parts(
-        Cell::kGatesApart ? mutable_data_of<T>(steps.message_gates) + t * sizes.batch * width : step_gates,
-        Cell::kGates);
-    for (int state = 0; state < Cell::kStates; ++state) {
-      T* const after = mutable_data_of<T>(steps.states) + (state * sizes.steps + t) * state_size;
-      rows.write(after);
-      before[state] = after;
-    }
-    rows.write(mutable_data_of<T>(steps.message));
-    rows.write(mutable_data_of<T>(steps.output) + t * state_size);
-    run(rows.step());
+    run(rows.at(step, data_of<T>(message_gates), mutable_data_of<T>(steps.message)));
   }
 }
 
@@ -100,13 +128,16 @@ std::vector<Tensor> forward(const Run& run, Given given, const std::optional<Ten
 
     Tensor gates = empty({sizes.steps, sizes.batch, width});
     Tensor gate_rows = as_matrix(gates);
-    run.multiply_inputs(as_matrix(to_contiguous(given.input)), to_contiguous(given.weight_ih), gate_rows);
+    std::optional<Tensor> own_bias;
+    if (bias.has_value()) own_bias = converted(*bias, computed);
+    const bool has_bias = run.multiply_inputs(as_matrix(to_contiguous(given.input)),
+                                              to_contiguous(given.weight_ih), own_bias, gate_rows);
     ForwardSteps steps = {sizes,
                           given.reverse,
                           dtype,
                           converted(given.weight_hh, computed),
                           gates,
-                          std::nullopt,
+                          has_bias ? std::nullopt : own_bias,
                           empty({Cell::kGatesApart ? sizes.steps : 0, sizes.batch, width}),
                           copied_or_zeros(message_bias, {width}, like, computed),
                           empty({sizes.batch, sizes.units}),
@@ -114,7 +145,6 @@ std::vector<Tensor> forward(const Run& run, Given given, const std::optional<Ten
                           converted(given.parameters, computed),
                           empty({Cell::kStates, sizes.steps, sizes.batch, sizes.units}),
                           empty({sizes.steps, sizes.batch, sizes.units})};
-    if (bias.has_value()) steps.bias = converted(*bias, computed);
     first_message<Cell>(run, pointers_to<T>(steps.initial), sizes, mutable_data_of<T>(steps.message));
     if (!run.template at_once<Cell, T>(steps)) step_by_step<Cell, T>(run, steps);
 
@@ -185,52 +215,110 @@ struct BackwardSteps {
   std::vector<Tensor> sums;         // (batch, units) each: zeros; become the gradients of the parameters
 };
 
+// What a pass over the steps back leaves for the products at the end, and where the numbers of each step lie.
+template <typename Cell, typename T>
+class BackwardRows {
+ public:
+  explicit BackwardRows(BackwardSteps& steps)
+      : sizes_(steps.sizes),
+        reverse_(steps.reverse),
+        gates_grad_(of_steps(steps, Cell::kGates)),
+        message_gates_grad_(Cell::kGatesApart ? of_steps(steps, Cell::kGates) : gates_grad_),
+        messages_(of_steps(steps, 1)),
+        output_grad_(steps.output_grad.has_value() ? *steps.output_grad
+                                                   : copied_or_zeros(std::nullopt, {sizes_.units},
+                                                                     steps.gates, steps.gates.scalar_type())),
+        output_stride_(steps.output_grad.has_value() ? sizes_.units : 0),
+        written_{mutable_data_of<T>(gates_grad_), mutable_data_of<T>(message_gates_grad_),
+                 mutable_data_of<T>(messages_)},
+        output_grad_data_(data_of<T>(output_grad_)),
+        gates_(data_of<T>(steps.gates)),
+        message_gates_(data_of<T>(steps.message_gates)),
+        states_(data_of<T>(steps.states)),
+        initial_(pointers_to<T>(steps.initial)),
+        parameters_(pointers_to<T>(steps.parameters)) {
+    for (Tensor& each : steps.state_grads) state_grads_.push_back(mutable_data_of<T>(each));
+    for (Tensor& each : steps.sums) sums_.push_back(mutable_data_of<T>(each));
+  }
+
+  // Of the time at which a step is, in the order of the recurrence. `message_grad` (batch, units) is the
+  // gradient of what the step told the next one.
+  Step<typename Cell::Backward, T> at(int64_t step, const T* message_grad) const {
+    const int64_t t = time(step);
+    const int64_t place = t * sizes_.batch * Cell::kGates * sizes_.units;
+    const int64_t state_size = sizes_.batch * sizes_.units;
+    Rows<typename Cell::Backward, T> rows(sizes_.batch, sizes_.units);
+    rows.read_parts(gates_ + place, Cell::kGates);
+    if constexpr (Cell::kGatesApart) rows.read_parts(message_gates_ + place, Cell::kGates);
+    for (int state = 0; state < Cell::kStates; ++state) {
+      const int64_t before = state * sizes_.steps + Sizes::before(t, reverse_);
+      rows.read(step == 0 ? initial_[state] : states_ + before * state_size);
+    }
+    for (const T* each : parameters_) rows.read(each, 0);
+    for (const T* each : state_grads_) rows.read(each);
+    rows.read(message_grad);
+    rows.read(output_grad_data_ + t * sizes_.batch * output_stride_, output_stride_);
+    for (const T* each : sums_) rows.read(each);
+    rows.write_parts(written_.gates_grad + place, Cell::kGates);
+    if constexpr (Cell::kGatesApart) rows.write_parts(written_.message_gates_grad + place, Cell::kGates);
+    for (T* each : state_grads_) rows.write(each);
+    for (T* each : sums_) rows.write(each);
+    rows.write(written_.messages + t * state_size);
+    return rows.step();
+  }
+
+  int64_t time(int64_t step) const { return reverse_ ? sizes_.steps - 1 - step : step; }
+
+  // The gradients of the gates that messages give, of all steps, or of the time at which a step is.
+  const Tensor& message_gates_grad() const { return message_gates_grad_; }
+  const T* message_gates_grad(int64_t step) const {
+    return written_.message_gates_grad + time(step) * sizes_.batch * Cell::kGates * sizes_.units;
+  }
+
+  void leave(BackwardSteps& steps) const {
+    steps.gates_grad = Factor{as_matrix(gates_grad_)};
+    steps.message_gates_grad = Factor{as_matrix(message_gates_grad_)};
+    steps.messages = Factor{as_matrix(messages_)};
+  }
+
+ private:
+  static Tensor of_steps(const BackwardSteps& steps, int64_t parts) {
+    return empty_contiguous({steps.sizes.steps, steps.sizes.batch, parts * steps.sizes.units}, steps.gates);
+  }
+
+  Sizes sizes_;
+  bool reverse_;
+  Tensor gates_grad_;
+  Tensor message_gates_grad_;
+  Tensor messages_;
+  // One row of zeros for all rows and steps if there is no gradient of the output.
+  Tensor output_grad_;
+  int64_t output_stride_;
+  struct Written {
+    T* gates_grad;
+    T* message_gates_grad;
+    T* messages;
+  } written_;
+  const T* output_grad_data_;
+  const T* gates_;
+  const T* message_gates_;
+  const T* states_;
+  std::vector<const T*> initial_;
+  std::vector<const T*> parameters_;
+  std::vector<T*> state_grads_;
+  std::vector<T*> sums_;
+};
+
 // The steps as a pass over the units and a product each.
 template <typename Cell, typename T, typename Run>
 void step_by_step(const Run& run, BackwardSteps& steps) {
-  const Sizes& sizes = steps.sizes;
-  const int64_t width = Cell::kGates * sizes.units;
-  const int64_t state_size = sizes.batch * sizes.units;
-  const std::vector<const T*> first = pointers_to<T>(steps.initial), own = pointers_to<T>(steps.parameters);
-  const auto empty = [&](int64_t columns) {
-    return empty_contiguous({sizes.steps, sizes.batch, columns}, steps.gates);
-  };
-  const Tensor gates_grad = empty(width), messages = empty(sizes.units);
-  const Tensor message_gates_grad = Cell::kGatesApart ? empty(width) : gates_grad;
-  // One row of zeros for all rows and steps if there is no gradient of the output.
-  const Tensor output_grad =
-      steps.output_grad.has_value()
-          ? *steps.output_grad
-          : copied_or_zeros(std::nullopt, {sizes.units}, steps.gates, steps.gates.scalar_type());
-  const int64_t output_stride = steps.output_grad.has_value() ? sizes.units : 0;
-  for (int64_t step = sizes.steps - 1; step >= 0; --step) {
-    const int64_t t = steps.reverse ? sizes.steps - 1 - step : step;
-    const int64_t place = t * sizes.batch * width;
-    Rows<typename Cell::Backward, T> rows(sizes.batch, sizes.units);
-    rows.read_parts(data_of<T>(steps.gates) + place, Cell::kGates);
-    if constexpr (Cell::kGatesApart) rows.read_parts(data_of<T>(steps.message_gates) + place, Cell::kGates);
-    for (int state = 0; state < Cell::kStates; ++state) {
-      const int64_t before = state * sizes.steps + Sizes::before(t, steps.reverse);
-      rows.read(step == 0 ? first[state] : data_of<T>(steps.states) + before * state_size);
-    }
-    for (const T* each : own) rows.read(each, 0);
-    for (const Tensor& each : steps.state_grads) rows.read(data_of<T>(each));
-    rows.read(data_of<T>(steps.message_grad));
-    rows.read(data_of<T>(output_grad) + t * sizes.batch * output_stride, output_stride);
-    for (const Tensor& each : steps.sums) rows.read(data_of<T>(each));
-    rows.write_parts(mutable_data_of<T>(gates_grad) + place, Cell::kGates);
-    if constexpr (Cell::kGatesApart) {
-      rows.write_parts(mutable_data_of<T>(message_gates_grad) + place, Cell::kGates);
-    }
-    for (const Tensor& each : steps.state_grads) rows.write(mutable_data_of<T>(each));
-    for (const Tensor& each : steps.sums) rows.write(mutable_data_of<T>(each));
-    rows.write(mutable_data_of<T>(messages) + t * state_size);
-    run(rows.step());
-    multiply(torch::stable::select(message_gates_grad, 0, t), steps.weight_hh, steps.message_grad);
+  BackwardRows<Cell, T> rows(steps);
+  for (int64_t step = steps.sizes.steps - 1; step >= 0; --step) {
+    run(rows.at(step, data_of<T>(steps.message_grad)));
+    multiply(torch::stable::select(rows.message_gates_grad(), 0, rows.time(step)), steps.weight_hh,
+             steps.message_grad);
   }
-  steps.gates_grad = Factor{as_matrix(gates_grad)};
-  steps.message_gates_grad = Factor{as_matrix(message_gates_grad)};
-  steps.messages = Factor{as_matrix(messages)};
+  rows.leave(steps);
 }
 
 // The gradients of the input, of weight_ih, weight_hh and the bias, if the gates are apart of the messages'

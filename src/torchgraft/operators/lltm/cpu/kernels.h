@@ -1,14 +1,15 @@
 // The CPU kernels of lltm, for float and double. LLTM_CLONES defines one.
 #pragma once
 
-#include <torchgraft/cpu.h>
+#include <torchgraft/detail/cpu_products.h>
 
 #include <cstdint>
 
 namespace torchgraft::lltm::cpu {
 
-// Vectors are at most this long; packed weights are padded to whole ones.
-inline constexpr int64_t kLongestVector = 64;
+using cpu_products::Columns;
+using cpu_products::Product;
+using cpu_products::Share;
 
 // The units of one step.
 template <typename T>
@@ -41,15 +42,9 @@ void cell_forward(const CellForward<double>& pass, int64_t begin, int64_t end);
 void cell_backward(const CellBackward<float>& pass, int64_t begin, int64_t end);
 void cell_backward(const CellBackward<double>& pass, int64_t begin, int64_t end);
 
-// Rows of the batch, and units, which are whole panels of the pass.
-struct Share {
-  int64_t first_row, end_row;
-  int64_t first_unit, end_unit;
-};
-
 // Units of the widest panel: a vector of each gate forward, and three vectors back.
 template <typename T>
-inline constexpr int64_t kForwardPanel = kLongestVector / static_cast<int64_t>(sizeof(T));
+inline constexpr int64_t kForwardPanel = cpu_products::kMostLanes<T>;
 template <typename T>
 inline constexpr int64_t kBackwardPanel = 3 * kForwardPanel<T>;
 
@@ -96,32 +91,9 @@ void sequence_backward(const SequenceBackward<double>& pass, const Share& share,
 void pack_forward(const float* weight, float* packed, int64_t units, int64_t begin, int64_t end);
 void pack_forward(const double* weight, double* packed, int64_t units, int64_t begin, int64_t end);
 
-// Rows of a matrix: element k of row r is first[r * row_step + k * depth_step].
-template <typename T>
-struct Rows {
-  const T* first;
-  int64_t row_step, depth_step;
-};
-
-// Columns of a matrix: element k of column c is first[k * depth_step + c * column_step]. One step is 1.
-template <typename T>
-struct Columns {
-  const T* first;
-  int64_t depth_step, column_step;
-};
-
 // So many columns in panels as wide as three vectors, in the order in which the backward pass reads them.
 void pack(const Columns<float>& matrix, int64_t count, int64_t depth, float* packed);
 void pack(const Columns<double>& matrix, int64_t count, int64_t depth, double* packed);
-
-// result = left @ right.
-template <typename T>
-struct Product {
-  Rows<T> left;
-  Columns<T> right;
-  T* result;  // (rows, columns)
-  int64_t depth, columns;
-};
 
 // Rows of the result, and columns, which are whole panels of kBackwardPanel.
 void multiply(const Product<float>& product, const Share& share);

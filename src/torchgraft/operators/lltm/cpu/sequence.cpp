@@ -5,16 +5,20 @@
 // summed up, and only activations are written. weight_hh is packed once, into panels in the order in which it
 // is read. A part of a panel that fits the first-level cache is used for all tiles of a block of rows before
 // the next part. With enough rows arithmetic bounds a step. With few rows reading weight_hh does, so it is
-// shared out among the threads' own caches (rounds.h).
+// shared out among the threads' own caches (detail/rounds.h).
 
 #include <algorithm>
 
-#include "packing.h"
-#include "tiles.h"
+#include "kernels.h"
 #include "units.h"
 
 namespace torchgraft::lltm::cpu {
 namespace {
+
+using cpu_products::kBlock;
+using cpu_products::multiply_rows;
+using cpu_products::pack_vector;
+using cpu_products::Sums;
 
 // The units of a vector in kRows rows, from what the hidden states give to their gates.
 template <typename T, int kBytes, int kRows>
@@ -66,7 +70,7 @@ TORCHGRAFT_INLINE void forward_rounds(const SequenceForward<T>& pass, const Shar
       for (int64_t row = share.first_row; row < share.end_row; row += kBlock) {
         const int64_t count = std::min(kBlock, share.end_row - row);
         Sums<T, kBytes> sums;
-        multiply<T, kBytes>({h + row * units, units, 1}, count, panel, units, sums);
+        multiply_rows<T, kBytes>({h + row * units, units, 1}, count, panel, units, sums);
         constexpr int kRows = Math<T, kBytes>::kForward;
         int64_t r = 0;
         for (; r + kRows <= count; r += kRows) {
@@ -105,8 +109,8 @@ TORCHGRAFT_INLINE void multiply_back(const SequenceBackward<T>& pass, const Shar
     for (int64_t row = share.first_row; row < share.end_row; row += kBlock) {
       const int64_t count = std::min(kBlock, share.end_row - row);
       Sums<T, kBytes> sums;
-      multiply<T, kBytes>({pass.gates_grad + (t * pass.batch + row) * 3 * units, 3 * units, 1}, count, panel,
-                          3 * units, sums);
+      multiply_rows<T, kBytes>({pass.gates_grad + (t * pass.batch + row) * 3 * units, 3 * units, 1}, count,
+                               panel, 3 * units, sums);
       for (int64_t r = 0; r < count; ++r) {
         for (int64_t first = column; first < std::min(units, column + kWidth); first += M::kLanes) {
           M::store_some(sums[r][(first - column) / M::kLanes], pass.h_grad + (row + r) * units + first,

@@ -9,6 +9,7 @@
 // would take its latency, four times what its instructions take.
 #pragma once
 
+#include <torchgraft/detail/cpu_products.h>
 #include <torchgraft/vector_math.h>
 
 #include <cstdint>
@@ -32,7 +33,7 @@ struct Constants<double> {
 };
 
 template <typename T, int kBytes>
-struct Math {
+struct Math : cpu_products::Lanes<T, kBytes> {
   using V = Vector<T, kBytes>;
   using C = Constants<T>;
 
@@ -129,29 +130,6 @@ struct Math {
     }
   }
 
-  // The first `count` elements, none where that is negative; the others are zero, and are not touched in
-  // memory.
-  static TORCHGRAFT_INLINE void load_some(V& vector, const T* from, int64_t count) {
-    if (count >= kLanes) {
-      load(vector, from);
-    } else {
-      T elements[kLanes] = {};
-      for (int64_t l = 0; l < count; ++l) elements[l] = from[l];
-      load(vector, elements);
-    }
-  }
-
-  static TORCHGRAFT_INLINE void store_some(const V& vector, T* to, int64_t count) {
-    if (count >= kLanes) {
-      store(vector, to);
-    } else {
-      T elements[kLanes];
-      store(vector, elements);
-      for (int64_t l = 0; l < count; ++l) to[l] = elements[l];
-    }
-  }
-
-  static constexpr int kLanes = kBytes / static_cast<int>(sizeof(T));
   // Vectors of units that go abreast, forward, where each has three gates, and back.
   static constexpr int kForward = kBytes == 64 ? 2 : 1;
   static constexpr int kBackward = kBytes == 64 ? 4 : 2;
