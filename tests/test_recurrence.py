@@ -10,9 +10,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence
 
 import cells
 import torchgraft
-from torchgraft import PerformanceWarning
+from torchgraft import PerformanceWarning, building
 from torchgraft.checking.subject import find_subjects
-from torchgraft.recurrence import Cell, Recurrence
+from torchgraft.operator import FLOATING
+from torchgraft.recurrence import Cell, Recurrence, sequence
 
 STEPS, BATCH, FEATURES, UNITS = 5, 3, 4, 9
 # Two compiled recurrences stand for all: one cell needs its gates apart, the other has parameters and two states.
@@ -259,3 +260,20 @@ def test_importing_torchgraft_imports_no_recurrence():
     code = "import sys, torchgraft; print([name for name in sys.modules if name.startswith('torchgraft.recurrence')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_package_brings_its_kernels_compiled(recurrences, monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHGRAFT_CACHE", str(tmp_path))
+    cell = cells.make("gru")
+    sources = Recurrence.write_kernels("packaged::gru", cell, tmp_path)
+    assert [each.name for each in sources] == ["cpu.cpp", "cuda.cu"]
+    assert "the recurrence packaged::gru and its gradients" in sources[0].read_text().lower()
+    monkeypatch.setattr(sequence, "load_inline", None)
+    packaged = Recurrence("packaged::gru", cell, kernels={"cpu": FLOATING})
+    building.load("packaged", sources[:1])
+    given = drawn(cell)
+    outputs = [flat(each(**{**given, "initial": given["initial"][0]})) for each in (packaged, recurrences["gru"])]
+    grads = [torch.autograd.grad([each.sum() for each in found], leaves(given)) for found in outputs]
+    assert_same(*outputs, 0)
+    assert_same(*grads, 0)
+    assert not any(each.operator.startswith("packaged::") for each in torchgraft.fallbacks())

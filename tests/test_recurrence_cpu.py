@@ -56,13 +56,18 @@ def given(cell, sizes, dtype, seed):
         return drawn.to(dtype).requires_grad_()
 
     width = cell.gates * units
+    # The normaliser of an sLSTM is never negative, and it divides.
+    states = [
+        values(rows, units).detach().abs().add(0.5).requires_grad_() if name == "n" else values(rows, units)
+        for name in cell.state_names
+    ]
     return [
         values(steps, rows, features),
         values(width, features, scale=features**-0.5),
         values(width, units, scale=units**-0.5),
         *(values(width) for _ in range(1 + cell.gates_apart)),
         *(values(units) for _ in range(cell.parameters)),
-        *(values(rows, units) for _ in range(cell.states)),
+        *states,
     ]
 
 

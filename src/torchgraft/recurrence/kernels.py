@@ -6,18 +6,38 @@ from torchgraft.recurrence.cell import Cell
 
 _HEADERS = {"cpu": "torchgraft/detail/recurrence_cpu.h", "cuda": "torchgraft/detail/recurrence.cuh"}
 _RUNS = {"cpu": "recurrence::OnCpu()", "cuda": "recurrence::OnCuda(input)"}
-_TEXT = """\
-#include <{header}>
-
+_FILES = {"cpu": "cpu.cpp", "cuda": "cuda.cu"}
+_CELL = """\
 // A name of its own: without one, compilers of CUDA mix it up with those in torchgraft's headers.
 namespace {name}_cell {{
 
 {cell}
 }}  // namespace {name}_cell
-
+"""
+_FUNCTION = """\
 auto {name}_{device}({arguments}) {{
   return recurrence::as_tuple<{count}>({call});
 }}
+"""
+_SOURCE = """\
+// The recurrence {namespace}::{name} and its gradients, {key}: written by torchgraft from the cell {step}.
+#include <{header}>
+
+#include <torchgraft/registration.h>
+
+namespace {namespace} {{
+
+using namespace torchgraft;
+
+namespace {{
+
+{functions}
+}}  // namespace
+
+TORCHGRAFT_KERNEL({namespace}, {key}, {name}, {name}_{device})
+TORCHGRAFT_KERNEL({namespace}, {key}, {name}_grads, {name}_grads_{device})
+
+}}  // namespace {namespace}
 """
 
 
@@ -30,32 +50,50 @@ class Kernels:
     """
 
     def __init__(self, name: str, cell: Cell) -> None:
-        self._name, self._cell = name.partition("::")[2], cell
+        self._namespace, _, self._name = name.partition("::")
+        self._cell = cell
         self._own = [f"parameter_{each}" for each in cell.parameter_names]
         self._initial = [f"initial_{each}" for each in cell.state_names]
 
     @property
     def sequence(self) -> dict[str, str]:
-        """Those of the recurrence."""
-        cell = self._cell
-        biases = ["bias", *["message_bias"] * cell.gates_apart]
-        arguments = [*self._common(biases), "bool reverse"]
-        biases_given = "bias, message_bias" if cell.gates_apart else "bias, std::nullopt"
-        count = 3 + cell.gates_apart + cell.states
-        return {
-            device: self._text(
-                device,
-                "",
-                arguments,
-                count,
-                f"recurrence::forward<{self._name}_cell::Cell>({run}, {self._given()}, {biases_given})",
-            )
-            for device, run in _RUNS.items()
-        }
+        """Those of the recurrence, for `load_inline`."""
+        return {device: self._alone(device, self._sequence(device)) for device in _RUNS}
 
     @property
     def gradients(self) -> dict[str, str]:
-        """Those of the gradients."""
+        """Those of the gradients, likewise."""
+        return {device: self._alone(device, self._gradients(device)) for device in _RUNS}
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The sources of a package's library that holds both, by the names of their files."""
+        return {
+            _FILES[device]: _SOURCE.format(
+                namespace=self._namespace,
+                name=self._name,
+                key=device.upper(),
+                device=device,
+                step=self._cell.name,
+                header=_HEADERS[device],
+                functions="\n".join([self._printed(), self._sequence(device), self._gradients(device)]),
+            )
+            for device in _RUNS
+        }
+
+    def _sequence(self, device: str) -> str:
+        cell = self._cell
+        biases = ["bias", *["message_bias"] * cell.gates_apart]
+        biases_given = "bias, message_bias" if cell.gates_apart else "bias, std::nullopt"
+        return _FUNCTION.format(
+            name=self._name,
+            device=device,
+            arguments=", ".join([*self._common(biases), "bool reverse"]),
+            count=3 + cell.gates_apart + cell.states,
+            call=f"recurrence::forward<{self._name}_cell::Cell>({_RUNS[device]}, {self._given()}, {biases_given})",
+        )
+
+    def _gradients(self, device: str) -> str:
         cell = self._cell
         finals = [f"final_{each}_grad" for each in cell.state_names]
         message_gates = ["Tensor message_gates"] * cell.gates_apart
@@ -68,17 +106,13 @@ class Kernels:
         ]
         kept = f"gates, {'message_gates' if cell.gates_apart else 'std::nullopt'}, states"
         given = f"{{{kept}, output_grad, {{{', '.join(finals)}}}, {', '.join(wanted)}}}"
-        count = 4 + cell.gates_apart + cell.parameters + cell.states
-        return {
-            device: self._text(
-                device,
-                "_grads",
-                arguments,
-                count,
-                f"recurrence::backward<{self._name}_grads_cell::Cell>({run}, {self._given()}, {given})",
-            )
-            for device, run in _RUNS.items()
-        }
+        return _FUNCTION.format(
+            name=f"{self._name}_grads",
+            device=device,
+            arguments=", ".join(arguments),
+            count=4 + cell.gates_apart + cell.parameters + cell.states,
+            call=f"recurrence::backward<{self._name}_cell::Cell>({_RUNS[device]}, {self._given()}, {given})",
+        )
 
     def _common(self, biases: list[str]) -> list[str]:
         tensors = ["Tensor input", "Tensor weight_ih", "Tensor weight_hh"]
@@ -89,13 +123,8 @@ class Kernels:
         own, initial = ", ".join(self._own), ", ".join(self._initial)
         return f"{{input, weight_ih, weight_hh, {{{own}}}, {{{initial}}}, reverse}}"
 
-    def _text(self, device: str, suffix: str, arguments: list[str], count: int, call: str) -> str:
-        return _TEXT.format(
-            header=_HEADERS[device],
-            cell=self._cell.source(),
-            name=self._name + suffix,
-            device=device,
-            arguments=", ".join(arguments),
-            count=count,
-            call=call,
-        )
+    def _printed(self) -> str:
+        return _CELL.format(name=self._name, cell=self._cell.source())
+
+    def _alone(self, device: str, function: str) -> str:
+        return "\n".join([f"#include <{_HEADERS[device]}>\n", self._printed(), function])

@@ -6,8 +6,9 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,7 +34,8 @@ class Recurrence:
     """A cell over a whole sequence: an operator whose definition is a loop in PyTorch, with kernels for CPU and CUDA.
 
     The kernels are compiled when the recurrence is declared, as those of `load_inline` are, and taken from the cache
-    afterwards. Where nothing can be compiled, calls run the loop, and a PerformanceWarning says why.
+    afterwards. Where nothing can be compiled, calls run the loop, and a PerformanceWarning says why. A package that
+    brings them compiled names them as `kernels`.
 
     `operator` is the Operator, which returns the output, the final states, and what it kept for its gradient;
     `gradients` is the Operator of its gradients.
@@ -41,21 +43,29 @@ class Recurrence:
     Args:
         name: `namespace::name`.
         cell: what is done in each step.
+        kernels: the devices, `"cpu"` or `"cuda"`, for which a library of the caller's package holds the kernels that
+            `write_kernels` wrote, with the floating-point dtypes of each; nothing is compiled then.
 
     Raises:
         BuildError: the kernels do not compile.
         ValueError: the name is no such name.
     """
 
-    def __init__(self, name: str, cell: Cell) -> None:
+    def __init__(self, name: str, cell: Cell, *, kernels: Mapping[str, Sequence[torch.dtype]] | None = None) -> None:
         self.name, self.cell = name, cell
         declared = _Declared(name, cell)
         caller = sys._getframe(1).f_globals.get("__name__", "__main__")
-        kernels = Kernels(name, cell)
-        self.gradients, _ = _declare(declared.gradients_schema, kernels.gradients, declared.of_gradients(), caller)
-        self.operator, problem = _declare(
-            declared.schema, kernels.sequence, declared.of_sequence(self.gradients), caller
-        )
+        of_gradients, texts = declared.of_gradients(), Kernels(name, cell)
+        problem = ""
+        if kernels is None:
+            self.gradients, _ = _compile(declared.gradients_schema, texts.gradients, of_gradients)
+            of_sequence = declared.of_sequence(self.gradients)
+            self.operator, problem = _compile(declared.schema, texts.sequence, of_sequence)
+        else:
+            self.gradients = Operator(declared.gradients_schema, kernels=kernels, **of_gradients)
+            of_sequence = declared.of_sequence(self.gradients)
+            self.operator = Operator(declared.schema, kernels=kernels, **of_sequence)
+        self.gradients.module = self.operator.module = caller
         if problem:
             warnings.warn(
                 f"{name} runs as a loop in Python, and not on a kernel, as none can be compiled here: {problem}",
@@ -133,6 +143,25 @@ class Recurrence:
         """The C++ that is compiled for a unit; see `Cell.source`."""
         return self.cell.source()
 
+    @staticmethod
+    def write_kernels(name: str, cell: Cell, folder: Path) -> list[Path]:
+        """Writes the kernels of a recurrence and its gradients as sources of a package, to be compiled with it.
+
+        They depend on the cell, and are written again when it changes.
+
+        Args:
+            name: as of the Recurrence that is declared with `kernels`.
+            cell: likewise.
+            folder: where the files are put: `cpu.cpp`, and `cuda.cu`.
+
+        Returns:
+            The files.
+        """
+        made = [(folder / file, text) for file, text in Kernels(name, cell).sources.items()]
+        for path, text in made:
+            path.write_text(text)
+        return [path for path, _ in made]
+
     def __repr__(self) -> str:
         return f"Recurrence({self.name}, {self.cell})"
 
@@ -153,7 +182,7 @@ class Recurrence:
         return states
 
 
-def _declare(schema: str, texts: dict[str, str], declared: dict[str, Any], module: str) -> tuple[Operator, str]:
+def _compile(schema: str, texts: dict[str, str], declared: dict[str, Any]) -> tuple[Operator, str]:
     """The operator with its kernels; or without them, and why nothing can be compiled."""
     problem = ""
     try:
@@ -163,7 +192,6 @@ def _declare(schema: str, texts: dict[str, str], declared: dict[str, Any], modul
         if not isinstance(error, MissingToolError) and os.environ.get("TORCHGRAFT_JIT") != "0":
             raise
         operator, problem = load_inline(schema, kernels={"cpu": FLOATING, "cuda": FLOATING}, **declared), str(error)
-    operator.module = module
     return operator, problem
 
 
