@@ -203,6 +203,11 @@ struct OnCpu {
                               Tensor& result) {
     dispatch_computed(result, [&]<typename T>(Tag<T>) {
       if (result.numel() == 0) return;
+      if (left.size(1) == 0) {
+        torch::stable::zero_(result);
+        if (bias.has_value()) torch::stable::copy_(result, *bias);
+        return;
+      }
       const cpu_products::Product<T> product = {{data_of<T>(left), left.stride(0), left.stride(1)},
                                                 {data_of<T>(right), right.stride(0), right.stride(1)},
                                                 mutable_data_of<T>(result),
