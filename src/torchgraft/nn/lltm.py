@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from torchgraft.arguments import positive, record_call, require_tensor
 from torchgraft.nn.recording import recorded_mode, refuse_scripting
+from torchgraft.nn.sequences import Kind, kinds, run_sequences
 from torchgraft.operators.lltm import lltm, lltm_cell
 
 States = tuple[Tensor, Tensor]
@@ -230,7 +231,7 @@ class LLTM(torch.nn.Module):
         training = self.training
         if self.dropout > 0 and not (isinstance(input, Tensor) and isinstance(weights[0][0], Tensor)):
             training = recorded_mode(self, input, weights[0][0])
-        return _sequence(input, hx, weights, self._directions, self.batch_first, self.dropout, training)
+        return run_sequences("LLTM", input, hx, weights, self._directions, self.batch_first, self.dropout, training)
 
     def extra_repr(self) -> str:
         """Sizes, and what is not as usual."""
@@ -260,106 +261,18 @@ def _step(input: Tensor, hx: States | None, weight_ih: Tensor, weight_hh: Tensor
     return (h.squeeze(0), c.squeeze(0)) if input.dim() == 1 else (h, c)
 
 
-def _sequence(
-    input: Tensor | PackedSequence,
-    hx: States | None,
-    weights: Sequence[tuple[Tensor, Tensor, Tensor | None]],
-    directions: int,
-    batch_first: bool,
-    dropout: float,
-    training: bool,
-) -> tuple[Tensor | PackedSequence, States]:
-    """Sequences through all layers of an LLTM, whose forward pass says what goes in and what comes out.
-
-    Args:
-        input: as there.
-        hx: as there.
-        weights: weight_ih, weight_hh and bias of each layer and direction.
-        directions: 1 or 2.
-        batch_first: as in the layer.
-        dropout: as in the layer.
-        training: whether outputs are dropped.
-
-    Returns:
-        (output, (h_n, c_n)).
-
-    Raises:
-        TypeError: input is not a tensor, or hx is not a pair of tensors.
-        ValueError: sizes do not fit.
-    """
-    are_tensors = isinstance(input, (Tensor, PackedSequence)) and isinstance(weights[0][0], Tensor)
-    if not (are_tensors and _are_states(hx)):
-        recorded = record_call(_sequence, input, hx, weights, directions, batch_first, dropout, training)
-        if recorded is not None:
-            return recorded[0], (recorded[1][0], recorded[1][1])
-        _require_states("LLTM", ("h_0", "c_0"), hx)
-        if not isinstance(input, PackedSequence):
-            require_tensor("LLTM", "input", input)
-    features, size = weights[0][0].shape[1], weights[0][1].shape[1]
-
-    def states_of(values: Tensor, *batch: int) -> States:
-        expected = (len(weights), *batch, size)
-        if hx is None:
-            zeros = values.new_zeros(expected)
-            return zeros, zeros
-        for name, state in zip(("h_0", "c_0"), hx, strict=True):
-            if tuple(state.shape) != expected:
-                raise ValueError(f"LLTM: {name} must be {expected}, got {tuple(state.shape)}")
-        return hx
-
-    def run(values: Tensor, states: States, batch_sizes: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        return _layers(values, states, batch_sizes, weights, directions, dropout, training)
-
-    if isinstance(input, PackedSequence):
-        _require_features("LLTM", input.data, features)
-        h_0, c_0 = states_of(input.data, int(input.batch_sizes[0]))
-        if hx is not None and input.sorted_indices is not None:
-            h_0, c_0 = (state.index_select(1, input.sorted_indices) for state in (h_0, c_0))
-        output, h_n, c_n = run(input.data, (h_0, c_0), input.batch_sizes)
-        if input.unsorted_indices is not None:
-            h_n, c_n = (state.index_select(1, input.unsorted_indices) for state in (h_n, c_n))
-        return PackedSequence(output, input.batch_sizes, input.sorted_indices, input.unsorted_indices), (h_n, c_n)
-
-    if input.dim() not in (2, 3):
-        raise ValueError(f"LLTM: input must have two or three dimensions, got {tuple(input.shape)}")
-    batched = input.dim() == 3
-    _require_features("LLTM", input, features)
-    if not batched:
-        input = input.unsqueeze(1)
-    elif batch_first:
-        input = input.transpose(0, 1)
-    states = states_of(input, *((input.shape[1],) if batched else ()))
-    if not batched:
-        states = states[0].unsqueeze(1), states[1].unsqueeze(1)
-    output, h_n, c_n = run(input, states, None)
-    if not batched:
-        return output.squeeze(1), (h_n.squeeze(1), c_n.squeeze(1))
-    return output.transpose(0, 1) if batch_first else output, (h_n, c_n)
-
-
-def _layers(
+def _run(
     values: Tensor,
-    states: States,
+    states: Sequence[Tensor],
+    weights: Sequence[Tensor | None],
     batch_sizes: Tensor | None,
-    weights: Sequence[tuple[Tensor, Tensor, Tensor | None]],
-    directions: int,
-    dropout: float,
-    training: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The output of the last layer, and the last states of every layer and direction."""
-    last_h, last_c = [], []
-    for first in range(0, len(weights), directions):
-        outputs = []
-        for place in range(first, first + directions):
-            h_0, c_0 = (state[place] for state in states)
-            output, h_n, c_n = lltm(values, h_0, c_0, *weights[place], batch_sizes, place > first)
-            outputs.append(output)
-            last_h.append(h_n)
-            last_c.append(c_n)
-        values = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
-        if dropout > 0 and first + directions < len(weights):
-            values = torch.nn.functional.dropout(values, dropout, training)
-    return values, torch.stack(last_h), torch.stack(last_c)
+    reverse: bool,
+) -> tuple[Tensor, Sequence[Tensor]]:
+    output, h_n, c_n = lltm(values, *states, *weights, batch_sizes, reverse)  # type: ignore[arg-type,call-arg]
+    return output, (h_n, c_n)
+
+
+kinds["LLTM"] = Kind(("h_0", "c_0"), _run)
 
 
 def _are_states(hx: Any) -> bool:

@@ -19,8 +19,16 @@ auto {name}_{device}({arguments}) {{
   return recurrence::as_tuple<{count}>({call});
 }}
 """
+_CELL_HEADER = """\
+// clang-format off
+// The cell of {namespace}::{name}, written by torchgraft from {step}.
+#pragma once
+
+{cell}
+"""
 _SOURCE = """\
-// The recurrence {namespace}::{name} and its gradients, {key}: written by torchgraft from the cell {step}.
+// clang-format off
+// The recurrence {namespace}::{name} and its gradients, {key}: written by torchgraft from {step}.
 #include <{header}>
 
 #include <torchgraft/registration.h>
@@ -30,6 +38,8 @@ namespace {namespace} {{
 using namespace torchgraft;
 
 namespace {{
+
+#include "cell.h"
 
 {functions}
 }}  // namespace
@@ -68,18 +78,14 @@ class Kernels:
     @property
     def sources(self) -> dict[str, str]:
         """The sources of a package's library that holds both, by the names of their files."""
-        return {
-            _FILES[device]: _SOURCE.format(
-                namespace=self._namespace,
-                name=self._name,
-                key=device.upper(),
-                device=device,
-                step=self._cell.name,
-                header=_HEADERS[device],
-                functions="\n".join([self._printed(), self._sequence(device), self._gradients(device)]),
+        words = {"namespace": self._namespace, "name": self._name, "step": self._cell.name}
+        made = {"cell.h": _CELL_HEADER.format(cell=self._printed(), **words)}
+        for device, header in _HEADERS.items():
+            functions = "\n".join([self._sequence(device), self._gradients(device)])
+            made[_FILES[device]] = _SOURCE.format(
+                header=header, key=device.upper(), device=device, functions=functions, **words
             )
-            for device in _RUNS
-        }
+        return made
 
     def _sequence(self, device: str) -> str:
         cell = self._cell

@@ -152,15 +152,15 @@ class Recurrence:
         Args:
             name: as of the Recurrence that is declared with `kernels`.
             cell: likewise.
-            folder: where the files are put: `cpu.cpp`, and `cuda.cu`.
+            folder: where the files are put: `cpu.cpp` and `cuda.cu`, which include `cell.h`.
 
         Returns:
-            The files.
+            The two files that a compiler is given.
         """
         made = [(folder / file, text) for file, text in Kernels(name, cell).sources.items()]
         for path, text in made:
             path.write_text(text)
-        return [path for path, _ in made]
+        return [path for path, _ in made if path.suffix != ".h"]
 
     def __repr__(self) -> str:
         return f"Recurrence({self.name}, {self.cell})"

@@ -86,8 +86,14 @@ class Rows {
     for (int part = 0; part < count; ++part) write(first + part * step_.units, count * step_.units);
   }
 
-  void read(const T* first, int64_t stride) { step_.read[reads_++] = {first, stride}; }
-  void write(T* first, int64_t stride) { step_.written[writes_++] = {first, stride}; }
+  void read(const T* first, int64_t stride) {
+    TORCHGRAFT_CHECK(reads_ < Pass::kReads, "recurrence: a step reads less than it was given");
+    step_.read[reads_++] = {first, stride};
+  }
+  void write(T* first, int64_t stride) {
+    TORCHGRAFT_CHECK(writes_ < Pass::kWrites, "recurrence: a step writes less than it was given");
+    step_.written[writes_++] = {first, stride};
+  }
 
   // Rows of units alone.
   void read(const T* first) { read(first, step_.units); }

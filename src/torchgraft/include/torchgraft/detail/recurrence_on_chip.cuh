@@ -119,7 +119,7 @@ __device__ __forceinline__ void store_halves(float number, int64_t place, Half* 
 }
 
 // A block a row of weight_hh: halves, divided by the row's power of two.
-__global__ void __launch_bounds__(kThreads)
+static __global__ void __launch_bounds__(kThreads)
     scale_rows(const float* weight, Half* high, Half* low, float* scales, int units, int padded) {
   const int row = static_cast<int>(blockIdx.x) % padded;
   const int gate = static_cast<int>(blockIdx.x) / padded;

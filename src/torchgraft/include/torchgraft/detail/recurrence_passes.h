@@ -326,7 +326,6 @@ void step_by_step(const Run& run, BackwardSteps& steps) {
 template <typename Cell, typename Run>
 std::vector<Tensor> backward(const Run& run, Given given, const Backward& pass) {
   const Sizes sizes = check_given<Cell>(given);
-  const int64_t width = Cell::kGates * sizes.units;
   const ScalarType dtype = given.input.scalar_type();
   return dispatch_computed(given.input, [&]<typename T>(Tag<T>) -> std::vector<Tensor> {
     const WithoutAutograd scope;

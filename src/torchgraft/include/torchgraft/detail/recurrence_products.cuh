@@ -72,7 +72,7 @@ inline void multiply_two_bytes(const std::vector<std::pair<Tensor, Tensor>>& pro
 
 inline constexpr int kSplitThreads = 256;
 
-__global__ void __launch_bounds__(kSplitThreads)
+static __global__ void __launch_bounds__(kSplitThreads)
     split_halves(const Half* numbers, BFloat16* high, BFloat16* low, int64_t count) {
   const int64_t i = int64_t{blockIdx.x} * kSplitThreads + threadIdx.x;
   if (i >= count) return;

@@ -1,0 +1,28 @@
+// clang-format off
+// The recurrence torchgraft::lstm and its gradients, CPU: written by torchgraft from lstm_step.
+#include <torchgraft/detail/recurrence_cpu.h>
+
+#include <torchgraft/registration.h>
+
+namespace torchgraft {
+
+using namespace torchgraft;
+
+namespace {
+
+#include "cell.h"
+
+auto lstm_cpu(Tensor input, Tensor weight_ih, Tensor weight_hh, std::optional<Tensor> bias, Tensor initial_h, Tensor initial_c, bool reverse) {
+  return recurrence::as_tuple<5>(recurrence::forward<lstm_cell::Cell>(recurrence::OnCpu(), {input, weight_ih, weight_hh, {}, {initial_h, initial_c}, reverse}, bias, std::nullopt));
+}
+
+auto lstm_grads_cpu(Tensor input, Tensor weight_ih, Tensor weight_hh, Tensor initial_h, Tensor initial_c, Tensor gates, Tensor states, std::optional<Tensor> output_grad, std::optional<Tensor> final_h_grad, std::optional<Tensor> final_c_grad, bool reverse, bool of_input, bool of_weight_ih, bool of_weight_hh, bool of_bias) {
+  return recurrence::as_tuple<6>(recurrence::backward<lstm_cell::Cell>(recurrence::OnCpu(), {input, weight_ih, weight_hh, {}, {initial_h, initial_c}, reverse}, {gates, std::nullopt, states, output_grad, {final_h_grad, final_c_grad}, of_input, of_weight_ih, of_weight_hh, of_bias}));
+}
+
+}  // namespace
+
+TORCHGRAFT_KERNEL(torchgraft, CPU, lstm, lstm_cpu)
+TORCHGRAFT_KERNEL(torchgraft, CPU, lstm_grads, lstm_grads_cpu)
+
+}  // namespace torchgraft

@@ -1,0 +1,28 @@
+// clang-format off
+// The recurrence torchgraft::rnn_tanh and its gradients, CUDA: written by torchgraft from rnn_tanh_step.
+#include <torchgraft/detail/recurrence.cuh>
+
+#include <torchgraft/registration.h>
+
+namespace torchgraft {
+
+using namespace torchgraft;
+
+namespace {
+
+#include "cell.h"
+
+auto rnn_tanh_cuda(Tensor input, Tensor weight_ih, Tensor weight_hh, std::optional<Tensor> bias, Tensor initial_h, bool reverse) {
+  return recurrence::as_tuple<4>(recurrence::forward<rnn_tanh_cell::Cell>(recurrence::OnCuda(input), {input, weight_ih, weight_hh, {}, {initial_h}, reverse}, bias, std::nullopt));
+}
+
+auto rnn_tanh_grads_cuda(Tensor input, Tensor weight_ih, Tensor weight_hh, Tensor initial_h, Tensor gates, Tensor states, std::optional<Tensor> output_grad, std::optional<Tensor> final_h_grad, bool reverse, bool of_input, bool of_weight_ih, bool of_weight_hh, bool of_bias) {
+  return recurrence::as_tuple<5>(recurrence::backward<rnn_tanh_cell::Cell>(recurrence::OnCuda(input), {input, weight_ih, weight_hh, {}, {initial_h}, reverse}, {gates, std::nullopt, states, output_grad, {final_h_grad}, of_input, of_weight_ih, of_weight_hh, of_bias}));
+}
+
+}  // namespace
+
+TORCHGRAFT_KERNEL(torchgraft, CUDA, rnn_tanh, rnn_tanh_cuda)
+TORCHGRAFT_KERNEL(torchgraft, CUDA, rnn_tanh_grads, rnn_tanh_grads_cuda)
+
+}  // namespace torchgraft
