@@ -35,6 +35,10 @@ SHAPES = {
     "groups": ("(Tensor values, Tensor weight, SymInt groups) -> Tensor", "n d, n -> groups d"),
     "reduced": ("(Tensor input, Tensor weight) -> Tensor", "... k, k -> ..."),
     "halves": ("(Tensor a, Tensor b) -> (Tensor, Tensor)", "n 2*k, k n m -> (), 3*k 4"),
+    "moments": (
+        "(Tensor x, Tensor w, float eps=1e-5) -> (Tensor output, Tensor mean, Tensor x)",
+        "n d, d -> n d, n, n d",
+    ),
     # No results at all, and three names.
     "turned": ("(Tensor(a!) x, Tensor cos, Tensor sin) -> ()", "... length 2*half, length 2*half, length 2*half ->"),
 }
@@ -47,6 +51,8 @@ INDEXED = {
     },
     "looked_up": {"schema": "(Tensor index, Tensor table, *, float scale=1.0) -> Tensor", "integers": ["index"]},
 }
+# Those that may have a backward operator, beside those with an index.
+WITH_BACKWARD = ("no_reference", "several", "rows", "elements", "groups", "reduced", "halves", "moments")
 EVERYTHING = {"cuda": True, "triton": True}
 
 
@@ -88,6 +94,18 @@ def test_a_package_of_shapes_holds_what_is_asked_of_it(tmp_path):
     assert 'shapes="... columns, ... columns, columns -> ... columns, columns"' in (package / "operator.py").read_text()
 
 
+@pytest.mark.parametrize("name", ["several", "moments"])
+def test_a_backward_of_several_results_holds_what_is_asked_of_it(name, tmp_path):
+    """A result that has the shape of one before is zero, so that a gradient is that of one result."""
+    schema, shapes = SHAPES.get(name, (SCHEMAS.get(name, ""), None))
+    folder, package = make(f"new_{name}", tmp_path, schema=schema, shapes=shapes, backward=True)
+    assert holds(folder, "value", "fake", "gradient", "second_gradient", "incoming_gradients").results
+    declared = (package / "operator.py").read_text()
+    grads = {"several": "Tensor values_grad, Tensor rest_grad", "moments": "Tensor output_grad_0, Tensor output_grad_1"}
+    assert grads[name] in declared
+    assert "materialize_grads=True" in declared
+
+
 @pytest.mark.parametrize("name", ["groups", "turned"])
 def test_a_package_of_other_shapes_holds_what_is_asked_of_it(name, tmp_path):
     """Results that have no argument's shape are zeros; an operator without results has nothing behind its arrow."""
@@ -119,7 +137,7 @@ def test_the_benchmark_of_shapes_is_as_large_as_four_mi_elements_at_most(shapes,
 @pytest.mark.parametrize("backward", [False, True], ids=["", "backward"])
 @pytest.mark.parametrize("schema", [None, *SCHEMAS, *SHAPES, *INDEXED])
 def test_what_is_made_is_formatted(schema, backward, tmp_path):
-    if backward and schema not in (None, "no_reference", "rows", "elements", "groups", "reduced", *INDEXED):
+    if backward and schema not in (None, *WITH_BACKWARD, *INDEXED):
         pytest.skip("such a backward operator is refused")
     text, shapes = SHAPES.get(schema, (schema and SCHEMAS.get(schema, "").replace("new_", "made_"), None))
     options = INDEXED.get(schema, {"schema": text, "shapes": shapes})
@@ -280,6 +298,10 @@ OTHERS = {
     },
     **{f"other_{name}": options for name, options in INDEXED.items()},
     "other_both": {"schema": SCHEMAS["no_reference"], "backward": True},
+    **{
+        f"other_{name}_both": {"schema": SHAPES[name][0], "shapes": SHAPES[name][1], "backward": True}
+        for name in ("halves", "moments")
+    },
 }
 OF_KERNELS = ("accuracy", "aot_inductor", "determinism", "large", "memory", "memory_bounds", "thread_safety")
 

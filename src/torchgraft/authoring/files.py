@@ -158,8 +158,8 @@ if find_spec("triton") is not None:
 
 def _returned(stub: Stub) -> str:
     """The results of a new operator, in words."""
-    copied = ", ".join(copy.argument for copy in stub.copies if copy.words is None)
-    zeros = "zeros" * any(copy.words is not None for copy in stub.copies)
+    copied = ", ".join(copy.argument for copy in stub.copies if not copy.zero)
+    zeros = "zeros" * any(copy.zero for copy in stub.copies)
     text = " and ".join(filter(None, (f"a copy of {copied}" if copied else "", zeros)))
     return text[0].upper() + text[1:]
 
@@ -215,6 +215,8 @@ def _declarations(name: str, found: Sequence[Stub], is_complete: bool, on_gpu: b
 """
         if has_formula:
             declared.append(f"gradient=_{stub.name}_gradient")
+            if len(stub.copies) > 1:
+                declared.append("materialize_grads=True")
             body += _gradient(stub, others[0] if others else None)
         elif by_reference:
             declared.append(f"gradient={by_reference}")
@@ -261,15 +263,14 @@ def _gradient(stub: Stub, backward: Stub | None) -> str:
     if backward is None:
         body = "    return (2 * factor * input * output_grads[0],)\n"
     else:
-        call = stubs.joined(f"{_called(backward)}(", ["output_grads[0]", *stubs.values(stub)], ")", 4)
+        taken_over = ["output_grads[0]" if len(stub.copies) == 1 else "*output_grads", *stubs.values(stub)]
+        call = stubs.joined(f"{_called(backward)}(", taken_over, ")", 4)
         body = f"    return ({call},)\n"
         if stub.integers:
             returned = "tuple[Tensor | None, ...]"
             of_each = ["None" if each.name in stub.integers else f"{each.name}_grad" for each in tensors]
             made = [each for each in of_each if each != "None"]
-            call = stubs.joined(
-                f"{', '.join(made)} = {_called(backward)}(", ["output_grads[0]", *stubs.values(stub)], ")", 4
-            )
+            call = stubs.joined(f"{', '.join(made)} = {_called(backward)}(", taken_over, ")", 4)
             body = f"    {call}\n    {stubs.joined('return (', of_each, ')', 4)}\n"
         elif len(tensors) > 1:
             returned = "tuple[Tensor | None, ...]"

@@ -157,14 +157,15 @@ def _operators(
         first = first._replace(summary=f"{does}, until its author writes what it computes.")
     if not backward:
         return [first]
-    text, copies = stubs.backward_of(first, read)
+    first = stubs.with_copies_apart(first)
+    text, grads, copies = stubs.backward_of(first, read)
     second = first._replace(
         name=f"{operator}_backward",
         schema=f"{name}::{operator}_backward{text}",
         arguments=read_schema(f"{name}::{operator}_backward{text}").arguments,
         copies=copies,
         formula="2 * factor * input * output_grad" if schema is None else "",
-        words=words and words.backward([each.name for each in first.tensors]),
+        words=words and words.backward(grads, [each.name for each in first.tensors]),
         summary=f"the gradient of {operator}.",
     )
     return [first, second]
