@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -155,6 +156,21 @@ def write_requirements(wheel: Wheel, torchgraft: str | None = None) -> Path | No
     lines = [f"# torchgraft is on no package index: pip install -r {file.name}", "--find-links ."]
     file.write_text("\n".join([*lines, line, f"{name}=={version}", ""]))
     return file
+
+
+def installation_of(wheel: Wheel, requirements: Path | None) -> str | None:
+    """The line that installs a wheel, in the folder where it was made, or in one that holds the same.
+
+    Args:
+        wheel: of a package.
+        requirements: what `write_requirements` wrote.
+
+    Returns:
+        None if the wheel requires torchgraft, and nobody said where pip finds it.
+    """
+    if requirements is not None:
+        return f"pip install -r {shlex.quote(str(requirements))}"
+    return None if requires_torchgraft(wheel.path) else f"pip install {shlex.quote(str(wheel.path))}"
 
 
 def requires_torchgraft(wheel: Path) -> bool:
