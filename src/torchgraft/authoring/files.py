@@ -41,6 +41,7 @@ def files(name: str, found: Sequence[Stub], *, is_complete: bool, cuda: bool, tr
         ".gitignore": "gitignore",
         ".clang-format": "clang-format",
         ".github/workflows/ci.yml": "ci.yml",
+        ".github/workflows/publish.yml": "publish.yml",
     }
     made = {path: _filled(template, values) for path, template in templates.items()}
     made |= {
