@@ -387,6 +387,7 @@ def test_a_wheel_runs_where_no_compiler_is(made, tmp_path):
     assert proof.torch == torch.__version__
     assert not proof.failed
     assert proof.on_kernels == 1
+    assert proof.libraries == 2
     assert proof.passed > 20
 
 

@@ -36,9 +36,10 @@ def wheel(
         str,
         typer.Option(
             metavar="VERSION,...",
-            help="Install the wheel with each of these versions of PyTorch, in environments without a compiler, and "
-            "run `graft check --quick` there. The environments stay in the cache folder as long as they are used "
-            "each month; some builds of PyTorch take five gigabytes.",
+            help="Install the wheel with each of these versions of PyTorch, in environments without a compiler, scan "
+            "its libraries for symbols outside PyTorch's stable ABI, and run `graft check --quick` there. The "
+            "environments stay in the cache folder as long as they are used each month; some builds of PyTorch take "
+            "five gigabytes.",
             show_default=False,
         ),
     ] = "",
@@ -145,7 +146,7 @@ def _print_proof(console: Console, proof: Proof) -> None:
     console.print(
         f"PyTorch {proof.torch}: {proof.passed} properties hold, {len(proof.failed)} fail; "
         f"{proof.on_kernels} {'operator runs' if proof.on_kernels == 1 else 'operators run'} on kernels; "
-        f"{proof.seconds:.0f} s",
+        f"{proof.libraries} libraries scanned for symbols outside the stable ABI; {proof.seconds:.0f} s",
         soft_wrap=True,
     )
     for failure in proof.failed:
