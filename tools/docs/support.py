@@ -56,7 +56,7 @@ def version_row(found: dict[str, Any]) -> list[object]:
 
 
 def outcome(found: dict[str, Any]) -> str:
-    """What does not hold under a version, in words."""
+    """Describes what does not hold under a version."""
     failed = "; ".join(f"{operator}: {', '.join(names)}" for operator, names in found["failed"].items())
     unfinished = f"{found['unfinished']} not run" if found["unfinished"] else ""
     return "; ".join(filter(None, (failed, unfinished))) or "every property holds"
