@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import torchgraft
 from torchgraft import building
-from torchgraft.authoring.new import make_package
+from torchgraft.authoring.new import add_operator, make_package
 from torchgraft.checking import PROPERTIES
 from torchgraft.cli import app
 
@@ -149,6 +149,64 @@ def test_what_is_made_is_formatted(schema, backward, tmp_path):
     run(programs / "clang-format", "--dry-run", "--Werror", *folder.rglob("*.cpp"), *folder.rglob("*.cu"))
 
 
+@pytest.mark.parametrize("name", ["alpha", "scaled"])
+def test_operators_join_a_package_in_a_folder_of_their_own(name, tmp_path):
+    folder, package = make(f"joined_{name}", tmp_path)
+    schema, shapes = SHAPES["rows"]
+    written = add_operator(name, folder, schema=schema, shapes=shapes, backward=True, **EVERYTHING)
+    add_operator("later", folder)
+    names = ("__init__.py", "cpu.cpp", "cuda.cu", "kernels.py", "operator.py", "reference.py", "samples.py")
+    assert set(written) == {
+        *(package / name / each for each in names),
+        folder / f"tests/test_{name}.py",
+        package / "__init__.py",
+    }
+    programs = Path(sys.executable).parent
+    rules = ("--select=E,F,I,UP,B,SIM,RUF,D", "--ignore=D105,D107,D203,D213,D413,D401,D100,D103")
+    for command in (("format", "--diff"), ("check", *rules)):
+        run(programs / "ruff", *command, "--no-cache", folder)
+    report = holds(folder, "value")
+    assert {each.operator for each in report.results} == {
+        f"joined_{name}::{each}" for each in (f"joined_{name}", name, f"{name}_backward", "later")
+    }
+    # One library has the kernels of all.
+    program = f"import sys; sys.path.insert(0, 'src'); import torch, torchgraft, joined_{name} as package; "
+    program += "print(package.later(torch.full((2,), 3.0), 2.0).tolist(), "
+    program += (
+        f"torch.equal(package.{name}(torch.ones(2, 3), torch.ones(3)), torch.ones(2, 3)), torchgraft.fallbacks())"
+    )
+    assert run(sys.executable, "-c", program, cwd=folder) == "[18.0, 18.0] True []\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("there", {}, "there already exists: choose another name"),
+        ("joined_not", {}, "declares joined_not::joined_not already"),
+        ("cpu", {}, "'cpu' cannot be the name of an operator"),
+        ("a-b", {}, "'a-b' cannot be the name of an operator"),
+        ("one", {"schema": "other(Tensor input) -> Tensor"}, "the schema names the operator other: write one"),
+        ("one", {"schema": "(int n) -> Tensor"}, "a schema needs at least one tensor argument"),
+    ],
+)
+def test_an_operator_that_cannot_join_changes_nothing(name, options, said, tmp_path):
+    folder, package = make("joined_not", tmp_path)
+    (package / "there").mkdir()
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=re.escape(said)):
+        add_operator(name, folder, **options)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_an_operator_joins_what_is_a_package_only(tmp_path):
+    with pytest.raises(ValueError, match="there must be one package in"):
+        add_operator("one", tmp_path)
+    folder, package = make("joined_by_hand", tmp_path)
+    (package / "__init__.py").write_text("from torchgraft import native\n")
+    with pytest.raises(ValueError, match=r"does not call building\.load with a list of sources: add the files by hand"):
+        add_operator("one", folder)
+
+
 def run(*command, cwd=None, **more):
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False, cwd=cwd, **more)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -166,6 +224,18 @@ def test_the_command_lists_what_it_made(tmp_path, monkeypatch):
     listed = result.stdout.partition("\n\n")[0].splitlines()
     assert listed == sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert "new_listed/src/new_listed/cuda.cu" in listed
+
+
+def test_the_command_adds_an_operator(tmp_path, monkeypatch):
+    make("new_host", tmp_path)
+    result = invoke(tmp_path, monkeypatch, "guest", "--into", "new_host")
+    assert result.exit_code == 0, result.output
+    listed = result.stdout.partition("\n\n")[0].splitlines()
+    assert "new_host/src/new_host/guest/cpu.cpp" in listed
+    assert all((tmp_path / each).is_file() for each in listed)
+    assert result.stdout.endswith("Next: cd new_host && make test\n")
+    again = invoke(tmp_path, monkeypatch, "guest", "--into", "new_host")
+    assert again.exit_code == 2
 
 
 OF_ONE = ["new_x", "--schema", "(Tensor input) -> Tensor", "--shapes"]

@@ -21,7 +21,7 @@ from documents import read_document
 from test_docs import FENCED, ROOT
 from torchgraft import building, packaging
 from torchgraft.authoring import files, hub, proving, wheel
-from torchgraft.authoring.new import make_package
+from torchgraft.authoring.new import add_operator, make_package
 from torchgraft.benchmarking.sources import Sources
 from torchgraft.building import BuildError, MissingToolError
 from torchgraft.building import compile as compiling
@@ -389,6 +389,26 @@ def test_a_wheel_runs_where_no_compiler_is(made, tmp_path):
     assert proof.on_kernels == 1
     assert proof.libraries == 2
     assert proof.passed > 20
+
+
+@pytest.mark.slow
+def test_a_second_operator_joins_the_package_of_the_page_and_its_wheel(tmp_path):
+    package = write_package(tmp_path)
+    add_operator("shifted", package, schema="(Tensor input, float amount) -> Tensor")
+    report = torchgraft.check(str(package), device="cpu", properties=["value", "gradient"], quick=True)
+    assert report.passed, str(report)
+    assert {each.operator for each in report.results} == {"scaled::scaled", "scaled::shifted"}
+    made = wheel.make_wheel(package, tmp_path / "dist")
+    assert [each.name for each in made.libraries] == ["scaled/lib/scaled_cpu.so", "scaled/lib/scaled_schemas.so"]
+    folder = tmp_path / "unpacked"
+    wheel.unpack(made.path, folder)
+    assert not [*folder.rglob("*.cpp")]
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import scaled, torch, torchgraft; one = torch.ones(2); "
+    program += "print(scaled.scaled(one, 3.0).tolist(), scaled.shifted(one, 1.0).tolist(), torchgraft.fallbacks())"
+    environment = {**os.environ, "PATH": "", "TORCHGRAFT_JIT": "0"}
+    command = [sys.executable, "-W", "ignore", "-c", program, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.stdout == "[3.0, 3.0] [1.0, 1.0] []\n", done.stderr
 
 
 @pytest.mark.slow

@@ -59,6 +59,69 @@ def files(name: str, found: Sequence[Stub], *, is_complete: bool, cuda: bool, tr
     return made
 
 
+def operator_files(
+    name: str, found: Sequence[Stub], *, is_complete: bool, cuda: bool, triton: bool
+) -> tuple[dict[str, str], list[str]]:
+    """The text of each file of an operator that joins a package, by its path there, and the sources of its kernels.
+
+    Args:
+        name: of the package. The operator is a package in it, with the same files as the first one has.
+        found: the operator, and that of its gradient if it is wanted.
+        is_complete: whether it is the operator that is complete.
+        cuda: whether there is a kernel in CUDA C++.
+        triton: whether there is one in Triton.
+    """
+    folder = f"src/{name}/{found[0].name}"
+    made = files(name, found, is_complete=is_complete, cuda=cuda, triton=triton)
+    own = {path: text for path, text in made.items() if path.startswith(f"src/{name}/")}
+    kept = {path.replace(f"src/{name}", folder, 1): _moved(text, name, found[0].name) for path, text in own.items()}
+    # The package loads the kernels of all its operators.
+    init = f"{folder}/__init__.py"
+    kept[init] = _LOADED.sub("", kept[init]).replace(_PATHLIB, "").replace(_BUILDING, "")
+    kept[init] = re.sub(r"\n{3,}(?=from |import )", "\n\n", kept[init])
+    kept[f"tests/test_{found[0].name}.py"] = _moved(_test(name, found), name, found[0].name)
+    sources = [Path(path).name for path in own if path.endswith((".cpp", ".cu"))]
+    return kept, [f"{found[0].name}/{source}" for source in sources]
+
+
+_BUILDING, _PATHLIB = "from torchgraft import building\n", "from pathlib import Path\n"
+_LOADED = re.compile(r"\n# In an installed wheel .*?\nbuilding\.load\(.*?\]\)\n", re.DOTALL)
+
+
+def _moved(text: str, name: str, operator: str) -> str:
+    """A file of a package as it is in a package of an operator below it."""
+    text = re.sub(
+        rf"^( *from) {name}(\.operator|) import ", rf"\1 {name}.{operator}\2 import ", text, flags=re.MULTILINE
+    )
+    return text.replace(f"def test_{name}", f"def test_{operator}").replace(f"test_{name} = ", f"test_{operator} = ")
+
+
+def with_sources(init: str, sources: Sequence[str]) -> str | None:
+    """The `__init__.py` of a package that loads more sources of kernels; None if it names none in a list."""
+    found = re.search(r"building\.load\(\s*\"\w+\",\s*\[(?P<sources>[^\]]*)\]", init)
+    if found is None:
+        return None
+    before = [each.strip() for each in re.split(r",\s*(?![^()]*\))", found["sources"]) if each.strip()]
+    added = [f'Path(__file__).parent / "{source}"' for source in sources]
+    lines = "".join(f"\n        {each}," for each in [*before, *added])
+    namespace = re.search(r"\"\w+\"", found[0])
+    assert namespace is not None
+    text = f"building.load(\n    {namespace[0]},\n    [{lines}\n    ],\n"
+    end = init[found.end() :].lstrip(", \n")
+    return init[: found.start()] + text + end
+
+
+def with_import(init: str, package: str, operator: str) -> str:
+    """The `__init__.py` of a package that also offers an operator of a package below it."""
+    lines = init.splitlines()
+    own = [number for number, line in enumerate(lines) if line.startswith(f"from {package}.")]
+    place = own[0] if own else next(n for n, line in enumerate(lines) if line.startswith("building.load("))
+    imports = [f"from {package}.{operator} import {operator} as {operator}"]
+    while own and len(lines) > place and lines[place].startswith(f"from {package}.") and not lines[place].endswith("("):
+        imports.append(lines.pop(place))
+    return "\n".join([*lines[:place], *sorted(imports), *lines[place:], ""])
+
+
 def _filled(template: str, values: dict[str, str]) -> str:
     return Template((_TEMPLATES / f"{template}.template").read_text()).substitute(values)
 
