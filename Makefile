@@ -125,6 +125,19 @@ schemas: $(VENV)/package.done ## write what C++ programs without Python need, fr
 wheel: $(VENV)/wheel.done ## make a wheel for every supported CUDA architecture, in dist/
 	@MAKEFLAGS= $(BIN)/graft wheel
 
+.PHONY: distributions
+distributions: $(VENV)/wheel.done ## make what a release publishes, in dist/: the sources, and a wheel that is built from them
+	@rm -rf build/distributions && mkdir -p build/distributions
+	@MAKEFLAGS= $(BIN)/python -m build --sdist --no-isolation --outdir build/distributions . > build/distributions/log 2>&1 \
+	    || { cat build/distributions/log; exit 1; }
+	@tar -xzf build/distributions/torchgraft-*.tar.gz -C build/distributions
+	@MAKEFLAGS= $(BIN)/graft wheel build/distributions/torchgraft-*/ --directory dist
+	@cp build/distributions/torchgraft-*.tar.gz dist/
+
+.PHONY: release
+release: ## commit and tag VERSION, with its notes from CHANGELOG.md; whoever pushes the tag publishes it
+	@$(PYTHON) tools/release.py $(VERSION)
+
 .PHONY: bench
 bench: build $(VENV)/bench.done ## measure a few rows of every operator: within a minute
 	@MAKEFLAGS= $(BIN)/graft bench --quick $(ARGS)

@@ -128,10 +128,11 @@ COMMANDS = list(shell_commands())
 
 @pytest.mark.parametrize(("page", "words"), [each for each in COMMANDS if each.values[1][0] in ("new", "adopt")])
 def test_a_command_that_takes_seconds_runs_as_it_is_shown(page, words, tmp_path, monkeypatch):
-    """In a folder with the files of the page, and nothing else."""
+    """In a folder with the files of the page, and nothing else; with those of a package if the command changes it."""
     monkeypatch.chdir(tmp_path)
     for block in FENCED.finditer(page.read_text()):
-        if block["file"] and "/" not in block["file"]:
+        if block["file"] and ("/" not in block["file"] or "--into" in words):
+            (tmp_path / block["file"]).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / block["file"]).write_text(block["text"])
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output

@@ -142,6 +142,96 @@ def test_a_kernel_that_does_not_run_is_told(monkeypatch):
     assert finding("torchgraft, cpu").advice.startswith("a kernel doubled 0, 1 and 2 to [0.0, 0.0, 0.0]")
 
 
+PACKAGE = """
+import torch
+import torchgraft
+from pathlib import Path
+from torchgraft.sampling import Drawn, Sample, Samples
+
+{before}
+for name, declared in {{
+    "doubled": {{}},
+    "unwritten": {{}},
+    "failing": {{}},
+    "composed": {{"kernels": "reference"}},
+    "of_gpus": {{"kernels": {{"cuda": (torch.float32,)}}}},
+    "unsampled": {{}},
+}}.items():
+    operator = torchgraft.Operator(
+        f"{namespace}::{{name}}(Tensor input) -> Tensor",
+        reference=lambda input: 2 * input,
+        shapes="... -> ...",
+        **declared,
+    )
+    if name in ("doubled", "unsampled"):
+        operator.kernel("cpu")(lambda input: (2 * input).contiguous())
+    if name == "failing":
+        operator.kernel("cpu")(lambda input: [][len(input)])
+torchgraft.native.load("{namespace}", Path(__file__).parent / "lib")
+names = ("doubled", "unwritten", "failing", "composed", "of_gpus")
+samples = {{name: Samples([Sample("three", (Drawn((3,)),))]) for name in names}}
+"""
+
+
+@pytest.fixture
+def consumer(tmp_path, monkeypatch):
+    """Installs a package with a text before its operators, and returns what the doctor says of the package."""
+    monkeypatch.syspath_prepend(str(tmp_path / "packages"))
+
+    def examine(namespace, before=""):
+        (tmp_path / "packages" / namespace).mkdir(parents=True)
+        (tmp_path / "packages" / namespace / "__init__.py").write_text(
+            PACKAGE.format(before=before, namespace=namespace)
+        )
+        return {each.thing: each for each in doctor.examine([namespace]) if each.thing.startswith(namespace)}
+
+    return examine
+
+
+def test_each_operator_of_an_installed_package_says_whether_its_kernel_runs(consumer, tmp_path):
+    found = consumer("doctored")
+    assert found["doctored"].found == f"in {tmp_path / 'packages/doctored'}"
+    assert (found["doctored, cpu"].status, found["doctored, cpu"].found[:10]) == ("wrong", "no kernels")
+    said = {thing: (each.status, each.found) for thing, each in found.items() if "::" in thing and "cpu" in thing}
+    assert said == {
+        "doctored::doubled, cpu": ("ok", "it runs on its kernel in float32"),
+        "doctored::unwritten, cpu": ("wrong", "it runs on its reference in float32"),
+        "doctored::failing, cpu": ("wrong", "a call in float32 fails"),
+        "doctored::composed, cpu": ("ok", "PyTorch's own operators are its kernel"),
+        "doctored::of_gpus, cpu": ("absent", "no kernel is declared: it runs on its reference"),
+        "doctored::unsampled, cpu": ("absent", "it has no samples to be called on"),
+    }
+    assert str(tmp_path / "packages/doctored/lib/doctored_cpu.so") in found["doctored::unwritten, cpu"].advice
+    assert found["doctored::failing, cpu"].advice == "list index out of range"
+    # Asked again, it says the same.
+    again = {each.thing: each for each in doctor.examine(["doctored"])}
+    assert again["doctored::unwritten, cpu"] == found["doctored::unwritten, cpu"]
+
+
+@pytest.mark.parametrize(
+    ("before", "found", "advice"),
+    [
+        (
+            "import not_there_at_all",
+            "not_there_at_all is not installed here",
+            "install it: pip install not_there_at_all",
+        ),
+        ("raise RuntimeError('no such device\\nmore')", "it cannot be imported", "RuntimeError: no such device"),
+    ],
+    ids=["missing", "raises"],
+)
+def test_a_package_that_cannot_be_imported_says_why(consumer, before, found, advice):
+    name = f"doctored_{len(before)}"
+    [only] = consumer(name, before).values()
+    assert (only.thing, only.status, only.found, only.advice) == (name, "wrong", found, advice)
+
+
+def test_the_command_takes_packages():
+    done = CliRunner().invoke(app, ["doctor", "not_there_at_all"])
+    assert done.exit_code == 1
+    assert "pip install not_there_at_all" in done.output
+
+
 def test_a_library_that_did_not_load_says_why(tmp_path):
     native.load("doctors", tmp_path)
     found = finding("doctors, cpu")

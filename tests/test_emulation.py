@@ -84,6 +84,31 @@ for each in choices.values():
 """
 
 
+@pytest.fixture(scope="module")
+def two_sums():
+    """The sums over the parts of a workspace, as a function of it."""
+    operator = Operator(
+        "emulated_sums::two(Tensor partials, bool[2] wanted) -> (Tensor, Tensor)",
+        reference=lambda partials, wanted: tuple(
+            each if needed else each[:0] for each, needed in zip(partials.sum(0), wanted, strict=True)
+        ),
+        kernels={"cpu": (torch.float32,)},
+    )
+    torch.ops.load_library(build("emulated_sums", workers=2))
+    return operator.raw
+
+
+@pytest.mark.parametrize("parts", [0, 1, 33, 100])
+@pytest.mark.parametrize("columns", [0, 1, 31, 32, 33, 70])
+@pytest.mark.parametrize("wanted", [[True, True], [False, True], [True, False]])
+def test_partial_sums_of_two_results_are_added_up_by_one_launch(two_sums, parts, columns, wanted):
+    # Whole numbers, whose sums are exact in any order.
+    partials = torch.arange(parts * 2 * columns, dtype=torch.float32).reshape(parts, 2, columns) % 97
+    found = two_sums(partials, wanted)
+    for each, expected, needed in zip(found, partials.sum(0), wanted, strict=True):
+        assert each.tolist() == (expected.tolist() if needed else [])
+
+
 def check_holds(kernels, command, **device):
     variables = {**os.environ, **library.environment(kernels, own.NAMESPACE, **device)}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)

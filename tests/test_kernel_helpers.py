@@ -94,7 +94,10 @@ TORCHGRAFT_KERNEL(helpers, CPU, typed, typed_cpu)
 Tensor helpers_cpu(Tensor input, Text which, int64_t kept) {
   if (which == "as double") data_of<double>(input, "input");
   if (which == "as int to write") mutable_data_of<int>(input, "input");
-  Tensor output = empty_contiguous({which == "sum_rows" ? rows_of(input, "input", kept).columns : 3}, input);
+  const bool has_two = which == "two sums" || which == "the second sum";
+  const int64_t sums = has_two ? 2 : 1;
+  const bool of_rows = has_two || which == "sum_rows";
+  Tensor output = empty_contiguous({of_rows ? sums * rows_of(input, "input", kept).columns : 3}, input);
   float* to = mutable_data_of<float>(output);
   if (which == "rows_of") {
     const Rows rows = rows_of(input, "input", kept);
@@ -110,10 +113,30 @@ Tensor helpers_cpu(Tensor input, Text which, int64_t kept) {
       }
     });
   }
+  if (has_two) {
+    const Rows rows = rows_of(input, "input", kept);
+    const float* from = data_of<float>(rows.tensor);
+    std::fill(to, to + output.numel(), -1.0f);
+    float* const first_sum = which == "two sums" ? to : nullptr;
+    sum_rows<float>(rows.count, rows.columns, 1, {first_sum, to + rows.columns},
+                    [&](int64_t first, int64_t last, float* const(&sums)[2]) {
+                      for (int64_t row = first; row < last; ++row) {
+                        for (int64_t c = 0; c < rows.columns; ++c) {
+                          const float value = from[row * rows.columns + c];
+                          sums[0][c] += value;
+                          sums[1][c] += 2 * value;
+                        }
+                      }
+                    });
+  }
   if (which == "sum_of") to[0] = static_cast<float>(add_up(data_of<float>(input), input.numel()));
   return output;
 }
 """
+
+
+# How many sums of each column a call returns.
+SUMS = {"sum_rows": 1, "two sums": 2, "the second sum": 2}
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +166,9 @@ def helpers():
     operator = load_inline(
         "helpers::helpers(Tensor input, str which, int kept=1) -> Tensor",
         reference=lambda input, which, kept: input.new_empty(3),
-        output=lambda input, which, kept: input.new_empty(math.prod(input.shape[-kept:]) if which == "sum_rows" else 3),
+        output=lambda input, which, kept: input.new_empty(
+            math.prod(input.shape[-kept:]) * SUMS[which] if which in SUMS else 3
+        ),
         cpu=TEXT,
     )
     yield torch.ops.helpers.helpers
@@ -305,6 +330,15 @@ def test_a_sum_over_rows_has_the_same_bits_on_any_number_of_threads(helpers, thr
     exact = UNEVEN.double().sum(0)
     bound = 80 * torch.finfo(torch.float32).eps * UNEVEN.double().abs().sum(0)
     assert ((helpers(UNEVEN, "sum_rows") - exact).abs() <= bound).all()
+
+
+def test_two_sums_over_rows_have_the_bits_of_each_alone(helpers, threads):
+    one = helpers(UNEVEN, "sum_rows")
+    # Twice a number rounds as the number does.
+    assert helpers(UNEVEN, "two sums").tolist() == torch.cat([one, 2 * one]).tolist()
+    # A null pointer stands for a sum that nobody wants.
+    assert helpers(UNEVEN, "the second sum").tolist() == torch.cat([torch.full_like(one, -1), 2 * one]).tolist()
+    assert helpers(UNEVEN[:0], "two sums").tolist() == [0.0] * (2 * UNEVEN.shape[1])
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (1, 5), (3, 5), (4, 5), (5, 5), (257, 1), (0, 0), (3, 0)])

@@ -1,5 +1,6 @@
 """The built libraries: what they lean on, and what a missing one says."""
 
+import os
 import re
 import subprocess
 import sys
@@ -13,18 +14,10 @@ from elftools.elf.elffile import ELFFile
 import torchgraft
 from test_docs import ROOT
 from torchgraft import building, native
+from torchgraft.authoring import proving, wheel
 
 LIBRARIES = sorted((Path(torchgraft.__file__).parent / "lib").glob("*.so"))
 
-# What a finished library may leave to others: PyTorch's stable C interface, the C and C++ runtimes, the CUDA driver.
-ALLOWED = re.compile(
-    r"""
-    aoti_torch_\w+ | torch_\w+                  # PyTorch's stable C interface
-    | _ITM_\w+ | __gmon_start__ | __cxa_\w+ | __gxx_personality_v0 | _Unwind_\w+ | __cuda\w*
-    """,
-    re.VERBOSE,
-)
-RUNTIMES = re.compile(r"(GLIBC|GLIBCXX|CXXABI|GCC)_[\d.]+")
 NEEDED = {
     "cpu": {"libtorch_cpu.so"},
     "cuda": {"libtorch_cpu.so", "libtorch_cuda.so"},
@@ -37,34 +30,44 @@ def device_of(path: Path) -> str:
     return path.stem.rpartition("_")[2]
 
 
-def undefined_symbols(path: Path) -> list[tuple[str, str]]:
-    """Names, and the version that each asks its library for."""
-    with path.open("rb") as file:
-        elf = ELFFile(file)
-        versions = elf.get_section_by_name(".gnu.version")
-        needs = elf.get_section_by_name(".gnu.version_r")
-        names = {aux["vna_other"]: aux.name for _, auxiliaries in needs.iter_versions() for aux in auxiliaries}
-        found = []
-        for index, symbol in enumerate(elf.get_section_by_name(".dynsym").iter_symbols()):
-            if symbol["st_shndx"] == "SHN_UNDEF" and symbol.name:
-                number = versions.get_symbol(index)["ndx"]
-                found.append((symbol.name, names.get(number, "") if isinstance(number, int) else ""))
-        return found
-
-
 def test_the_cpu_library_is_built():
     assert "cpu" in {device_of(path) for path in LIBRARIES}, "run `make build`"
 
 
 @pytest.mark.parametrize("path", LIBRARIES, ids=device_of)
 def test_nothing_is_needed_but_the_stable_interface(path):
-    symbols = undefined_symbols(path)
+    needed, _ = wheel._needed_symbols(path)
     # So that it is known that they were read: the library of schemas needs the fewest.
-    assert len(symbols) > 15
-    strangers = [name for name, version in symbols if not ALLOWED.fullmatch(name) and not RUNTIMES.match(version)]
-    assert not strangers
-    # No Python: one library serves every version of it.
-    assert not [name for name, _ in symbols if name.startswith(("Py", "_Py"))]
+    assert len(needed) > 15
+    assert wheel.unstable_symbols([path]) == {}
+
+
+def test_what_another_library_of_the_wheel_defines_may_be_needed(tmp_path):
+    texts = {
+        "first": 'extern "C" { int PyTuple_Size(); int of_second(); int f() { return PyTuple_Size() + of_second(); } }',
+        "second": 'namespace at { int add(); }\nextern "C" int of_second() { return at::add(); }',
+    }
+    paths = []
+    for name, text in texts.items():
+        paths.append(tmp_path / f"{name}.so")
+        command = [*os.environ.get("CXX", "c++").split(), "-shared", "-fPIC", "-x", "c++", "-", "-o", str(paths[-1])]
+        subprocess.run(command, input=text, text=True, check=True)
+    first, second = paths
+    assert wheel.unstable_symbols(paths) == {first: ["PyTuple_Size"], second: ["_ZN2at3addEv"]}
+    assert wheel.unstable_symbols([first])[first] == ["PyTuple_Size", "of_second"]
+    said = proving._unstable(second, ["_ZN2at3addEv", "a", "b", "c", "d"])
+    assert said.startswith("second.so: it needs at::add(), a, b, and 2 more, outside of PyTorch's stable ABI:")
+    # No library at all.
+    (tmp_path / "text.so").write_text("text")
+    assert wheel.unstable_symbols([tmp_path / "text.so"]) == {}
+
+
+def test_what_python_and_pytorch_keep_for_themselves_is_seen():
+    found = wheel.unstable_symbols([Path(torch._C.__file__).parent / "lib/libtorch_python.so"])
+    [names] = found.values()
+    assert "PyTuple_New" in names
+    assert any(name.startswith("_ZN2at") for name in names)
+    assert not any(name.startswith(("aoti_torch_", "_ZNSs")) for name in names)
 
 
 @pytest.mark.parametrize("path", LIBRARIES, ids=device_of)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import torchgraft
 from torchgraft import building
-from torchgraft.authoring.new import make_package
+from torchgraft.authoring.new import add_operator, make_package
 from torchgraft.checking import PROPERTIES
 from torchgraft.cli import app
 
@@ -35,6 +35,10 @@ SHAPES = {
     "groups": ("(Tensor values, Tensor weight, SymInt groups) -> Tensor", "n d, n -> groups d"),
     "reduced": ("(Tensor input, Tensor weight) -> Tensor", "... k, k -> ..."),
     "halves": ("(Tensor a, Tensor b) -> (Tensor, Tensor)", "n 2*k, k n m -> (), 3*k 4"),
+    "moments": (
+        "(Tensor x, Tensor w, float eps=1e-5) -> (Tensor output, Tensor mean, Tensor x)",
+        "n d, d -> n d, n, n d",
+    ),
     # No results at all, and three names.
     "turned": ("(Tensor(a!) x, Tensor cos, Tensor sin) -> ()", "... length 2*half, length 2*half, length 2*half ->"),
 }
@@ -47,6 +51,8 @@ INDEXED = {
     },
     "looked_up": {"schema": "(Tensor index, Tensor table, *, float scale=1.0) -> Tensor", "integers": ["index"]},
 }
+# Those that may have a backward operator, beside those with an index.
+WITH_BACKWARD = ("no_reference", "several", "rows", "elements", "groups", "reduced", "halves", "moments")
 EVERYTHING = {"cuda": True, "triton": True}
 
 
@@ -88,6 +94,18 @@ def test_a_package_of_shapes_holds_what_is_asked_of_it(tmp_path):
     assert 'shapes="... columns, ... columns, columns -> ... columns, columns"' in (package / "operator.py").read_text()
 
 
+@pytest.mark.parametrize("name", ["several", "moments"])
+def test_a_backward_of_several_results_holds_what_is_asked_of_it(name, tmp_path):
+    """A result that has the shape of one before is zero, so that a gradient is that of one result."""
+    schema, shapes = SHAPES.get(name, (SCHEMAS.get(name, ""), None))
+    folder, package = make(f"new_{name}", tmp_path, schema=schema, shapes=shapes, backward=True)
+    assert holds(folder, "value", "fake", "gradient", "second_gradient", "incoming_gradients").results
+    declared = (package / "operator.py").read_text()
+    grads = {"several": "Tensor values_grad, Tensor rest_grad", "moments": "Tensor output_grad_0, Tensor output_grad_1"}
+    assert grads[name] in declared
+    assert "materialize_grads=True" in declared
+
+
 @pytest.mark.parametrize("name", ["groups", "turned"])
 def test_a_package_of_other_shapes_holds_what_is_asked_of_it(name, tmp_path):
     """Results that have no argument's shape are zeros; an operator without results has nothing behind its arrow."""
@@ -119,7 +137,7 @@ def test_the_benchmark_of_shapes_is_as_large_as_four_mi_elements_at_most(shapes,
 @pytest.mark.parametrize("backward", [False, True], ids=["", "backward"])
 @pytest.mark.parametrize("schema", [None, *SCHEMAS, *SHAPES, *INDEXED])
 def test_what_is_made_is_formatted(schema, backward, tmp_path):
-    if backward and schema not in (None, "no_reference", "rows", "elements", "groups", "reduced", *INDEXED):
+    if backward and schema not in (None, *WITH_BACKWARD, *INDEXED):
         pytest.skip("such a backward operator is refused")
     text, shapes = SHAPES.get(schema, (schema and SCHEMAS.get(schema, "").replace("new_", "made_"), None))
     options = INDEXED.get(schema, {"schema": text, "shapes": shapes})
@@ -129,6 +147,64 @@ def test_what_is_made_is_formatted(schema, backward, tmp_path):
     for command in (("format", "--diff"), ("check", *rules)):
         run(programs / "ruff", *command, "--no-cache", folder)
     run(programs / "clang-format", "--dry-run", "--Werror", *folder.rglob("*.cpp"), *folder.rglob("*.cu"))
+
+
+@pytest.mark.parametrize("name", ["alpha", "scaled"])
+def test_operators_join_a_package_in_a_folder_of_their_own(name, tmp_path):
+    folder, package = make(f"joined_{name}", tmp_path)
+    schema, shapes = SHAPES["rows"]
+    written = add_operator(name, folder, schema=schema, shapes=shapes, backward=True, **EVERYTHING)
+    add_operator("later", folder)
+    names = ("__init__.py", "cpu.cpp", "cuda.cu", "kernels.py", "operator.py", "reference.py", "samples.py")
+    assert set(written) == {
+        *(package / name / each for each in names),
+        folder / f"tests/test_{name}.py",
+        package / "__init__.py",
+    }
+    programs = Path(sys.executable).parent
+    rules = ("--select=E,F,I,UP,B,SIM,RUF,D", "--ignore=D105,D107,D203,D213,D413,D401,D100,D103")
+    for command in (("format", "--diff"), ("check", *rules)):
+        run(programs / "ruff", *command, "--no-cache", folder)
+    report = holds(folder, "value")
+    assert {each.operator for each in report.results} == {
+        f"joined_{name}::{each}" for each in (f"joined_{name}", name, f"{name}_backward", "later")
+    }
+    # One library has the kernels of all.
+    program = f"import sys; sys.path.insert(0, 'src'); import torch, torchgraft, joined_{name} as package; "
+    program += "print(package.later(torch.full((2,), 3.0), 2.0).tolist(), "
+    program += (
+        f"torch.equal(package.{name}(torch.ones(2, 3), torch.ones(3)), torch.ones(2, 3)), torchgraft.fallbacks())"
+    )
+    assert run(sys.executable, "-c", program, cwd=folder) == "[18.0, 18.0] True []\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("there", {}, "there already exists: choose another name"),
+        ("joined_not", {}, "declares joined_not::joined_not already"),
+        ("cpu", {}, "'cpu' cannot be the name of an operator"),
+        ("a-b", {}, "'a-b' cannot be the name of an operator"),
+        ("one", {"schema": "other(Tensor input) -> Tensor"}, "the schema names the operator other: write one"),
+        ("one", {"schema": "(int n) -> Tensor"}, "a schema needs at least one tensor argument"),
+    ],
+)
+def test_an_operator_that_cannot_join_changes_nothing(name, options, said, tmp_path):
+    folder, package = make("joined_not", tmp_path)
+    (package / "there").mkdir()
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=re.escape(said)):
+        add_operator(name, folder, **options)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_an_operator_joins_what_is_a_package_only(tmp_path):
+    with pytest.raises(ValueError, match="there must be one package in"):
+        add_operator("one", tmp_path)
+    folder, package = make("joined_by_hand", tmp_path)
+    (package / "__init__.py").write_text("from torchgraft import native\n")
+    with pytest.raises(ValueError, match=r"does not call building\.load with a list of sources: add the files by hand"):
+        add_operator("one", folder)
 
 
 def run(*command, cwd=None, **more):
@@ -148,6 +224,18 @@ def test_the_command_lists_what_it_made(tmp_path, monkeypatch):
     listed = result.stdout.partition("\n\n")[0].splitlines()
     assert listed == sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert "new_listed/src/new_listed/cuda.cu" in listed
+
+
+def test_the_command_adds_an_operator(tmp_path, monkeypatch):
+    make("new_host", tmp_path)
+    result = invoke(tmp_path, monkeypatch, "guest", "--into", "new_host")
+    assert result.exit_code == 0, result.output
+    listed = result.stdout.partition("\n\n")[0].splitlines()
+    assert "new_host/src/new_host/guest/cpu.cpp" in listed
+    assert all((tmp_path / each).is_file() for each in listed)
+    assert result.stdout.endswith("Next: cd new_host && make test\n")
+    again = invoke(tmp_path, monkeypatch, "guest", "--into", "new_host")
+    assert again.exit_code == 2
 
 
 OF_ONE = ["new_x", "--schema", "(Tensor input) -> Tensor", "--shapes"]
@@ -280,6 +368,10 @@ OTHERS = {
     },
     **{f"other_{name}": options for name, options in INDEXED.items()},
     "other_both": {"schema": SCHEMAS["no_reference"], "backward": True},
+    **{
+        f"other_{name}_both": {"schema": SHAPES[name][0], "shapes": SHAPES[name][1], "backward": True}
+        for name in ("halves", "moments")
+    },
 }
 OF_KERNELS = ("accuracy", "aot_inductor", "determinism", "large", "memory", "memory_bounds", "thread_safety")
 

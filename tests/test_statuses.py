@@ -109,7 +109,7 @@ def test_three_is_a_missing_package(monkeypatch):
 
 
 def test_a_command_that_is_stopped_has_a_status_of_its_own(monkeypatch):
-    def stop():
+    def stop(packages):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(torchgraft.authoring.doctor, "examine", stop)

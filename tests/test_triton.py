@@ -107,6 +107,8 @@ try:
     _counts[(2,)](torch.zeros(8), 8)
 except RuntimeError as error:
     found["again"] = str(error)
+# Contiguous, as it has no elements, and no view of bytes.
+_counts[(2,)](torch.zeros(0, 6).mT, 0)
 for kernel in (_races, _in_place, _atomic):
     try:
         kernel[(3,)](torch.ones(3, 8), torch.zeros(8))

@@ -21,7 +21,7 @@ from documents import read_document
 from test_docs import FENCED, ROOT
 from torchgraft import building, packaging
 from torchgraft.authoring import files, hub, proving, wheel
-from torchgraft.authoring.new import make_package
+from torchgraft.authoring.new import add_operator, make_package
 from torchgraft.benchmarking.sources import Sources
 from torchgraft.building import BuildError, MissingToolError
 from torchgraft.building import compile as compiling
@@ -179,7 +179,8 @@ def own_wheel(tmp_path_factory):
 def test_a_wheel_is_installed_elsewhere_with_the_torchgraft_that_lies_beside_it(made, own_wheel, tmp_path):
     _, told, output = made
     assert told["requirements"] is None
-    assert "it requires torchgraft, which is on no package index" in output
+    assert "it requires torchgraft, which is on no package index" in output.splitlines()[-1]
+    assert told["installation"] is None
     dist = tmp_path / "dist to give away"
     dist.mkdir()
     scaled = wheel.Wheel(Path(shutil.copy(told["path"], dist)), 0, (), {}, 0)
@@ -188,28 +189,68 @@ def test_a_wheel_is_installed_elsewhere_with_the_torchgraft_that_lies_beside_it(
     assert requirements == dist / "scaled-1.0-requirements.txt"
     assert wheel.write_requirements(scaled) == requirements
 
-    # A fresh environment, without pip to save seconds. It has what lies on an index only by name, so that pip finds
-    # torchgraft nowhere but in the folder; what is imported afterwards is this environment's.
-    consumer = tmp_path / "consumer"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(consumer)], check=True)
-    python = consumer / "bin/python"
-    [packages] = consumer.glob("lib/python*/site-packages")
-    for name in ("torch", "typer", "rich"):
-        (packages / f"{name}-999.dist-info").mkdir()
-        (packages / f"{name}-999.dist-info/METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 999\n")
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-index"]
+    # Without pip, to save seconds.
+    consumer, packages = make_consumer(tmp_path, "--without-pip")
+    pip = [sys.executable, "-m", "pip", "--python", str(consumer / "bin/python"), "install", "--quiet", "--no-index"]
     clean = {key: value for key, value in os.environ.items() if not key.startswith("PIP_")}
     subprocess.run(
         [*pip, "-r", str(requirements)], check=True, cwd=tmp_path, env={**clean, "PIP_CONFIG_FILE": os.devnull}
     )
+    expect_scaled_runs(consumer, packages)
+
+
+def make_consumer(folder, *options):
+    """A fresh environment, and where its packages lie.
+
+    It has what lies on an index only by name, so that pip finds torchgraft nowhere but in the folder.
+    """
+    consumer = folder / "consumer"
+    subprocess.run([sys.executable, "-m", "venv", *options, str(consumer)], check=True)
+    [packages] = consumer.glob("lib/python*/site-packages")
+    for name in ("torch", "typer", "rich"):
+        (packages / f"{name}-999.dist-info").mkdir()
+        (packages / f"{name}-999.dist-info/METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 999\n")
+    return consumer, packages
+
+
+def expect_scaled_runs(consumer, packages):
+    """Runs what was installed, with this environment's PyTorch."""
     Path(packages, "beside.pth").write_text("\n".join(path for path in sys.path if path.endswith("packages")) + "\n")
     program = "import scaled, torch, torchgraft\n"
     program += "print(scaled.scaled(torch.ones(2), 3.0).tolist(), torchgraft.fallbacks(), torchgraft.__file__)"
-    variables = {**clean, "TORCHGRAFT_JIT": "0", "PATH": ""}
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("PIP_")}
     ran = subprocess.run(
-        [str(python), "-W", "ignore", "-c", program], check=True, capture_output=True, text=True, env=variables
+        [str(consumer / "bin/python"), "-W", "ignore", "-c", program],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**clean, "TORCHGRAFT_JIT": "0", "PATH": ""},
     )
     assert ran.stdout == f"[3.0, 3.0] [] {packages}/torchgraft/__init__.py\n"
+
+
+@pytest.mark.slow
+def test_the_line_that_the_command_ends_with_installs_the_wheel(own_wheel, tmp_path):
+    """In a fresh environment on another machine, which got the folder of the wheel."""
+    maker, other = tmp_path / "maker", tmp_path / "other"
+    package = write_package(maker)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(package)
+        result = run("--torchgraft", own_wheel, "--directory", "to give away", "--json", tmp_path / "wheel.json")
+    assert result.exit_code == 0, result.output
+    line = result.stdout.splitlines()[-1]
+    assert line.startswith("pip install -r 'to give away/")
+    assert read_document("wheel", (tmp_path / "wheel.json").read_text())["installation"] == line
+
+    other.mkdir()
+    (package / "to give away").rename(other / "to give away")
+    shutil.rmtree(maker)
+    consumer, packages = make_consumer(tmp_path)
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("PIP_")}
+    path = f"{consumer}/bin:{os.environ['PATH']}"
+    variables = {**clean, "PATH": path, "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
+    subprocess.run(line, shell=True, check=True, cwd=other, env=variables)
+    expect_scaled_runs(consumer, packages)
 
 
 def test_requirements_name_a_url_a_wheel_or_nothing(made, own_wheel, tmp_path):
@@ -346,7 +387,28 @@ def test_a_wheel_runs_where_no_compiler_is(made, tmp_path):
     assert proof.torch == torch.__version__
     assert not proof.failed
     assert proof.on_kernels == 1
+    assert proof.libraries == 2
     assert proof.passed > 20
+
+
+@pytest.mark.slow
+def test_a_second_operator_joins_the_package_of_the_page_and_its_wheel(tmp_path):
+    package = write_package(tmp_path)
+    add_operator("shifted", package, schema="(Tensor input, float amount) -> Tensor")
+    report = torchgraft.check(str(package), device="cpu", properties=["value", "gradient"], quick=True)
+    assert report.passed, str(report)
+    assert {each.operator for each in report.results} == {"scaled::scaled", "scaled::shifted"}
+    made = wheel.make_wheel(package, tmp_path / "dist")
+    assert [each.name for each in made.libraries] == ["scaled/lib/scaled_cpu.so", "scaled/lib/scaled_schemas.so"]
+    folder = tmp_path / "unpacked"
+    wheel.unpack(made.path, folder)
+    assert not [*folder.rglob("*.cpp")]
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import scaled, torch, torchgraft; one = torch.ones(2); "
+    program += "print(scaled.scaled(one, 3.0).tolist(), scaled.shifted(one, 1.0).tolist(), torchgraft.fallbacks())"
+    environment = {**os.environ, "PATH": "", "TORCHGRAFT_JIT": "0"}
+    command = [sys.executable, "-W", "ignore", "-c", program, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.stdout == "[3.0, 3.0] [1.0, 1.0] []\n", done.stderr
 
 
 @pytest.mark.slow

@@ -199,7 +199,7 @@ _DOCUMENTS: dict[str, tuple[str, Any]] = {
     "shard": ("graft shard", lambda it: it.of_class(Spread)),
     "wheel": (
         "graft wheel",
-        lambda it: it.of_class(Wheel, tag=str, requirements=str | None, proofs=list[Proof]),
+        lambda it: it.of_class(Wheel, tag=str, requirements=str | None, installation=str | None, proofs=list[Proof]),
     ),
 }
 

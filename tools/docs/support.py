@@ -1,14 +1,16 @@
-"""Writes under which versions of PyTorch the properties hold, and what is known of GPUs that nobody here has.
+"""Writes under which versions of PyTorch the properties hold, and what is known of each GPU, Python and platform.
 
-The first is from what `make test-torch` found under each version, the other from what `python
-tools/devices/devices.py` found. `python tools/docs/support.py` writes both tables into docs/operators.md, and the
-newest version under which all properties hold into README.md; with `--check` it only names what is not current, and
-exits with 1 if there is anything.
+The versions are from what `make test-torch` found under each, the GPUs that nobody here has from what `python
+tools/devices/devices.py` found, and all that ran from the environments in benchmarks/results. `python
+tools/docs/support.py` writes the tables into docs/operators.md and docs/support.md, and the newest version under which
+all properties hold into README.md; with `--check` it only names what is not current, and exits with 1 if there is
+anything.
 """
 
 import json
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,18 @@ from generated import ROOT, write_or_check
 
 VERSIONS = ROOT / "docs/versions"
 DEVICES = ROOT / "docs/devices.json"
+RESULTS = ROOT / "benchmarks/results"
+COMPILED_FOR = ROOT / "src/torchgraft/cmake/TorchgraftKernels.cmake"
+# The compute capability of a GPU that results name.
+CAPABILITIES = {"H100": 9.0, "H200": 9.0}
+# Pythons and platforms that people ask for, with what is known if nothing ran there.
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+OTHER_PLATFORMS = {
+    "Linux on aarch64": ("unknown", "no wheel is built for it, and nobody has compiled the kernels there"),
+    "Linux with musl, as Alpine": ("unknown", "PyTorch has no wheels for it"),
+    "macOS": ("unknown", "the references answer if nothing compiles"),
+    "Windows": ("unknown", "the references answer if nothing compiles; Linux in WSL counts as Linux"),
+}
 STATUSES = ("pass", "fail", "not applicable")
 
 
@@ -38,10 +52,14 @@ def table(headings: str, rows: Iterable[Iterable[object]]) -> str:
 def version_row(found: dict[str, Any]) -> list[object]:
     """A version: what it was checked on, and what came of it."""
     counts = (sum(each.get(status, 0) for each in found["operators"].values()) for status in STATUSES)
+    return [found["torch"], found["python"], found["date"][:10], len(found["operators"]), *counts, outcome(found)]
+
+
+def outcome(found: dict[str, Any]) -> str:
+    """Describes what does not hold under a version."""
     failed = "; ".join(f"{operator}: {', '.join(names)}" for operator, names in found["failed"].items())
     unfinished = f"{found['unfinished']} not run" if found["unfinished"] else ""
-    said = "; ".join(filter(None, (failed, unfinished))) or "every property holds"
-    return [found["torch"], found["python"], found["date"][:10], len(found["operators"]), *counts, said]
+    return "; ".join(filter(None, (failed, unfinished))) or "every property holds"
 
 
 def device_row(found: dict[str, Any]) -> list[object]:
@@ -56,8 +74,79 @@ def device_row(found: dict[str, Any]) -> list[object]:
     return [device, compiled_for, problems, kernels, unable, launches, refused, values]
 
 
+def environments() -> Iterator[dict[str, Any]]:
+    """Yields the environment of each result, and of each version of PyTorch that was tried."""
+    for path in sorted(RESULTS.rglob("*.json")):
+        found = json.loads(path.read_text())
+        if isinstance(found, dict) and isinstance(found.get("environment"), dict):
+            yield found["environment"]
+    for path in sorted(VERSIONS.glob("*.json"), key=number):
+        found = json.loads(path.read_text())
+        yield {"device": "cpu", "torch": found["torch"], "python": found["python"], "date": found["date"]}
+
+
+def latest(kept: Iterable[dict[str, Any]]) -> str:
+    """The day of the newest of some results."""
+    return max(each["date"] for each in kept)[:10]
+
+
+def joined(kept: Iterable[dict[str, Any]], key: str) -> str:
+    """The different values of an entry, in order."""
+    return ", ".join(dict.fromkeys(each[key] for each in kept if key in each))
+
+
+def gpu_rows(ran: list[dict[str, Any]]) -> list[list[object]]:
+    """Each GPU that ran, and then each compute capability that was emulated or is compiled for."""
+    on_gpus = [each for each in ran if each["device"] == "cuda"]
+    rows: list[list[object]] = []
+    for chip in dict.fromkeys(each["chip"] for each in on_gpus):
+        own = [each for each in on_gpus if each["chip"] == chip]
+        [capability] = [value for name, value in CAPABILITIES.items() if name in chip]
+        rows.append([capability, chip, "**run**", f"PyTorch {joined(own, 'torch')}, {latest(own)}"])
+    emulated = {each["device"] / 10: each for each in json.loads(DEVICES.read_text())}
+    architectures = re.search(r"set\(CMAKE_CUDA_ARCHITECTURES (\d[^)]*)\)", COMPILED_FOR.read_text())
+    assert architectures is not None
+    compiled = {int(each.removesuffix("-real")) / 10 for each in architectures[1].split()}
+    seen = {row[0] for row in rows}
+    for capability in sorted({*emulated, *compiled} - seen):
+        if (found := emulated.get(capability)) is None:
+            rows.append([capability, "any", "compiled", "a wheel has code for it"])
+            continue
+        code = f"code for {found['compiled_for'] / 10}"
+        own_code = capability in compiled
+        said = f"{code}, {found['passed']} checks of values hold"
+        said += "; a wheel has code for it" if own_code else "; a wheel has no code of its own for it"
+        rows.append([capability, "any", "emulated", said])
+    return sorted(rows, key=lambda row: row[0])  # type: ignore[arg-type,return-value]
+
+
+def python_rows(ran: list[dict[str, Any]]) -> list[list[object]]:
+    """Each minor version of Python."""
+    rows: list[list[object]] = []
+    for version in PYTHONS:
+        own = [each for each in ran if each["python"].startswith(f"{version}.")]
+        said = f"{joined(own, 'python')}, with PyTorch {joined(own, 'torch')}" if own else ""
+        rows.append([version, "**run**" if own else "unknown", said])
+    return rows
+
+
+def platform_rows(ran: list[dict[str, Any]]) -> list[list[object]]:
+    """Linux on x86-64, which everything ran on, and what else people ask for."""
+    glibcs = {found[1] for each in ran if (found := re.search(r"x86_64-with-glibc([\d.]+)", each.get("platform", "")))}
+    known = f"glibc {', '.join(sorted(glibcs))}; PyPA's image builds wheels for glibc 2.28 and newer"
+    return [["Linux on x86-64", "**run**", known], *([name, *said] for name, said in OTHER_PLATFORMS.items())]
+
+
+def processor_rows(ran: list[dict[str, Any]]) -> list[list[object]]:
+    """Each processor that kernels for the CPU ran on."""
+    on_cpus = [each for each in ran if each["device"] == "cpu" and "chip" in each]
+    chips = dict.fromkeys(each["chip"] for each in on_cpus)
+    return [[chip, "**run**", latest(each for each in on_cpus if each["chip"] == chip)] for chip in chips]
+
+
 def main() -> int:
-    """Writes, or checks, the table and the version."""
+    """Writes, or checks, the tables and the version."""
+    ran = list(environments())
     versions = {path.stem: json.loads(path.read_text()) for path in sorted(VERSIONS.glob("*.json"), key=number)}
     newest = [version for version, each in versions.items() if holds(each)][-1]
     written = {
@@ -71,6 +160,17 @@ def main() -> int:
             "limits exceeded | values in the emulator",
             map(device_row, json.loads(DEVICES.read_text())),
         ),
+        "support-gpus": table("compute capability | GPU | known | how", gpu_rows(ran)),
+        "support-processors": table("processor | known | last", processor_rows(ran)),
+        "support-pythons": table("Python | known | how", python_rows(ran)),
+        "support-torch": table(
+            "PyTorch | known | `graft check --quick` of all operators",
+            (
+                [found["torch"], "**run**", f"{'' if holds(found) else 'these fail: '}{outcome(found)}"]
+                for found in versions.values()
+            ),
+        ),
+        "support-platforms": table("platform | known | how", platform_rows(ran)),
     }
     return write_or_check("support", written)
 

@@ -40,6 +40,7 @@ TREE = {
         "docs/bench.md",
         "docs/real-inputs.md",
         "docs/packages.md",
+        "docs/support.md",
         "docs/cpp.md",
         "docs/mistakes.md",
         "docs/*.md",

@@ -193,7 +193,11 @@ def _split_template(text: str) -> tuple[str, str]:
     if not text.startswith("template"):
         return "", text
     template, rest = text.split(">\n", 1)
-    return f"{template}> ", rest
+    # A line of its own, too.
+    condition = re.match(r"\s*(requires\(.*\))\n", rest)
+    if condition is None:
+        return f"{template}> ", rest
+    return f"{template}> {condition[1]} ", rest[condition.end() :]
 
 
 def _without_body(text: str) -> str:

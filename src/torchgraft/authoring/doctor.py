@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import importlib.util
 import os
@@ -9,7 +10,9 @@ import platform
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,6 +23,9 @@ from torchgraft import building, native
 from torchgraft._private import pytorch
 from torchgraft.building import cache
 from torchgraft.building.compile import OLDEST_CMAKE_FOR_CUDA
+from torchgraft.finding.samples import samples_of
+from torchgraft.kernels.fallback import PerformanceWarning, fallbacks
+from torchgraft.operator import Operator
 from torchgraft.version import __version__
 
 # ok; not there, which only some want; or not as it must be.
@@ -48,8 +54,18 @@ class Finding:
     advice: str = ""
 
 
-def examine() -> list[Finding]:
-    """Everything that is looked at, in the order in which a person would."""
+def examine(packages: Sequence[str] = ()) -> list[Finding]:
+    """Everything that is looked at, in the order in which a person would.
+
+    Args:
+        packages: names of installed packages with operators, which are imported, and called once each.
+    """
+    # First, so that their libraries are among those that were asked for.
+    imported = [_imported(name) for name in packages]
+    return [*_machine(), *imported, *(each for name in packages for each in _operators(name))]
+
+
+def _machine() -> list[Finding]:
     found = [Finding("torchgraft", "ok", f"{__version__}, in {Path(__file__).parents[1]}")]
     found += [Finding("Python", "ok", f"{platform.python_version()} on {platform.platform()}")]
     return [*found, _pytorch(), *_gpus(), *_libraries(), *_tools(), _nvcc(), *_packages(), *_cache(), *_variables()]
@@ -115,6 +131,70 @@ def _with_kernel(thing: str, found: str, device: torch.device) -> Finding:
     if answer != [0.0, 2.0, 4.0]:
         return Finding(thing, "wrong", found, f"a kernel doubled 0, 1 and 2 to {answer}: do not trust any result there")
     return Finding(thing, "ok", found)
+
+
+def _imported(name: str) -> Finding:
+    """A finding about a package, after it was imported."""
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as missing:
+        advice = f"install it: pip install {missing.name}" if missing.name else str(missing)
+        return Finding(name, "wrong", f"{missing.name} is not installed here", advice)
+    except Exception as error:
+        return Finding(name, "wrong", "it cannot be imported", f"{type(error).__name__}: {_first_line(error)}")
+    try:
+        version = f"{importlib.metadata.version(name)}, "
+    except importlib.metadata.PackageNotFoundError:
+        version = ""
+    return Finding(name, "ok", f"{version}in {Path(module.__file__ or name).parent}")
+
+
+def _operators(package: str) -> Iterator[Finding]:
+    """Calls each operator of a package on its smallest sample, on each device, and says whether a kernel ran."""
+    if package not in sys.modules:
+        return
+    own = [each for each in Operator.registered.values() if each.module.partition(".")[0] == package]
+    if not own:
+        yield Finding(f"{package}, operators", "absent", "it declares none")
+    for operator in own:
+        kernels = operator.declaration.kernels
+        for device in ("cpu", *(["cuda"] if torch.cuda.is_available() else [])):
+            thing = f"{operator.qualified_name}, {device}"
+            if kernels == "reference":
+                yield Finding(thing, "ok", "PyTorch's own operators are its kernel")
+            elif not (dtypes := kernels.get(device, ())):
+                yield Finding(thing, "absent", "no kernel is declared: it runs on its reference")
+            else:
+                yield _called(operator, thing, device, dtypes)
+
+
+def _called(operator: Operator, thing: str, device: str, dtypes: Sequence[torch.dtype]) -> Finding:
+    dtype = torch.float32 if torch.float32 in dtypes else dtypes[0]
+    name, before = str(dtype).removeprefix("torch."), set(_reasons(operator, device))
+    try:
+        sample = samples_of(operator).smallest
+    except LookupError as missing:
+        return Finding(thing, "absent", "it has no samples to be called on", _first_line(missing))
+    try:
+        arguments = sample.make(device, dtype)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", PerformanceWarning)
+            operator.call(*operator.declaration.with_defaults(arguments))
+    except Exception as error:
+        return Finding(thing, "wrong", f"a call in {name} fails", _first_line(error))
+    if reasons := [each for each in _reasons(operator, device) if each not in before]:
+        return Finding(thing, "wrong", f"it runs on its reference in {name}", reasons[0][0])
+    return Finding(thing, "ok", f"it runs on its kernel in {name}")
+
+
+def _reasons(operator: Operator, device: str) -> list[tuple[str, int]]:
+    """Why calls on a device ran on the reference so far, and how many did."""
+    mine = [each for each in fallbacks() if (each.operator, each.device) == (operator.qualified_name, device)]
+    return [(each.reason, each.calls) for each in mine]
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def _tools() -> Iterator[Finding]:

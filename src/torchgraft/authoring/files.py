@@ -41,6 +41,7 @@ def files(name: str, found: Sequence[Stub], *, is_complete: bool, cuda: bool, tr
         ".gitignore": "gitignore",
         ".clang-format": "clang-format",
         ".github/workflows/ci.yml": "ci.yml",
+        ".github/workflows/publish.yml": "publish.yml",
     }
     made = {path: _filled(template, values) for path, template in templates.items()}
     made |= {
@@ -56,6 +57,69 @@ def files(name: str, found: Sequence[Stub], *, is_complete: bool, cuda: bool, tr
     if triton:
         made[f"src/{name}/kernels.py"] = _triton(name, found, is_complete)
     return made
+
+
+def operator_files(
+    name: str, found: Sequence[Stub], *, is_complete: bool, cuda: bool, triton: bool
+) -> tuple[dict[str, str], list[str]]:
+    """The text of each file of an operator that joins a package, by its path there, and the sources of its kernels.
+
+    Args:
+        name: of the package. The operator is a package in it, with the same files as the first one has.
+        found: the operator, and that of its gradient if it is wanted.
+        is_complete: whether it is the operator that is complete.
+        cuda: whether there is a kernel in CUDA C++.
+        triton: whether there is one in Triton.
+    """
+    folder = f"src/{name}/{found[0].name}"
+    made = files(name, found, is_complete=is_complete, cuda=cuda, triton=triton)
+    own = {path: text for path, text in made.items() if path.startswith(f"src/{name}/")}
+    kept = {path.replace(f"src/{name}", folder, 1): _moved(text, name, found[0].name) for path, text in own.items()}
+    # The package loads the kernels of all its operators.
+    init = f"{folder}/__init__.py"
+    kept[init] = _LOADED.sub("", kept[init]).replace(_PATHLIB, "").replace(_BUILDING, "")
+    kept[init] = re.sub(r"\n{3,}(?=from |import )", "\n\n", kept[init])
+    kept[f"tests/test_{found[0].name}.py"] = _moved(_test(name, found), name, found[0].name)
+    sources = [Path(path).name for path in own if path.endswith((".cpp", ".cu"))]
+    return kept, [f"{found[0].name}/{source}" for source in sources]
+
+
+_BUILDING, _PATHLIB = "from torchgraft import building\n", "from pathlib import Path\n"
+_LOADED = re.compile(r"\n# In an installed wheel .*?\nbuilding\.load\(.*?\]\)\n", re.DOTALL)
+
+
+def _moved(text: str, name: str, operator: str) -> str:
+    """A file of a package as it is in a package of an operator below it."""
+    text = re.sub(
+        rf"^( *from) {name}(\.operator|) import ", rf"\1 {name}.{operator}\2 import ", text, flags=re.MULTILINE
+    )
+    return text.replace(f"def test_{name}", f"def test_{operator}").replace(f"test_{name} = ", f"test_{operator} = ")
+
+
+def with_sources(init: str, sources: Sequence[str]) -> str | None:
+    """The `__init__.py` of a package that loads more sources of kernels; None if it names none in a list."""
+    found = re.search(r"building\.load\(\s*\"\w+\",\s*\[(?P<sources>[^\]]*)\]", init)
+    if found is None:
+        return None
+    before = [each.strip() for each in re.split(r",\s*(?![^()]*\))", found["sources"]) if each.strip()]
+    added = [f'Path(__file__).parent / "{source}"' for source in sources]
+    lines = "".join(f"\n        {each}," for each in [*before, *added])
+    namespace = re.search(r"\"\w+\"", found[0])
+    assert namespace is not None
+    text = f"building.load(\n    {namespace[0]},\n    [{lines}\n    ],\n"
+    end = init[found.end() :].lstrip(", \n")
+    return init[: found.start()] + text + end
+
+
+def with_import(init: str, package: str, operator: str) -> str:
+    """The `__init__.py` of a package that also offers an operator of a package below it."""
+    lines = init.splitlines()
+    own = [number for number, line in enumerate(lines) if line.startswith(f"from {package}.")]
+    place = own[0] if own else next(n for n, line in enumerate(lines) if line.startswith("building.load("))
+    imports = [f"from {package}.{operator} import {operator} as {operator}"]
+    while own and len(lines) > place and lines[place].startswith(f"from {package}.") and not lines[place].endswith("("):
+        imports.append(lines.pop(place))
+    return "\n".join([*lines[:place], *sorted(imports), *lines[place:], ""])
 
 
 def _filled(template: str, values: dict[str, str]) -> str:
@@ -158,8 +222,8 @@ if find_spec("triton") is not None:
 
 def _returned(stub: Stub) -> str:
     """The results of a new operator, in words."""
-    copied = ", ".join(copy.argument for copy in stub.copies if copy.words is None)
-    zeros = "zeros" * any(copy.words is not None for copy in stub.copies)
+    copied = ", ".join(copy.argument for copy in stub.copies if not copy.zero)
+    zeros = "zeros" * any(copy.zero for copy in stub.copies)
     text = " and ".join(filter(None, (f"a copy of {copied}" if copied else "", zeros)))
     return text[0].upper() + text[1:]
 
@@ -215,6 +279,8 @@ def _declarations(name: str, found: Sequence[Stub], is_complete: bool, on_gpu: b
 """
         if has_formula:
             declared.append(f"gradient=_{stub.name}_gradient")
+            if len(stub.copies) > 1:
+                declared.append("materialize_grads=True")
             body += _gradient(stub, others[0] if others else None)
         elif by_reference:
             declared.append(f"gradient={by_reference}")
@@ -261,15 +327,14 @@ def _gradient(stub: Stub, backward: Stub | None) -> str:
     if backward is None:
         body = "    return (2 * factor * input * output_grads[0],)\n"
     else:
-        call = stubs.joined(f"{_called(backward)}(", ["output_grads[0]", *stubs.values(stub)], ")", 4)
+        taken_over = ["output_grads[0]" if len(stub.copies) == 1 else "*output_grads", *stubs.values(stub)]
+        call = stubs.joined(f"{_called(backward)}(", taken_over, ")", 4)
         body = f"    return ({call},)\n"
         if stub.integers:
             returned = "tuple[Tensor | None, ...]"
             of_each = ["None" if each.name in stub.integers else f"{each.name}_grad" for each in tensors]
             made = [each for each in of_each if each != "None"]
-            call = stubs.joined(
-                f"{', '.join(made)} = {_called(backward)}(", ["output_grads[0]", *stubs.values(stub)], ")", 4
-            )
+            call = stubs.joined(f"{', '.join(made)} = {_called(backward)}(", taken_over, ")", 4)
             body = f"    {call}\n    {stubs.joined('return (', of_each, ')', 4)}\n"
         elif len(tensors) > 1:
             returned = "tuple[Tensor | None, ...]"

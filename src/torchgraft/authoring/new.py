@@ -14,7 +14,7 @@ from pathlib import Path
 
 from torchgraft._private import pytorch
 from torchgraft.authoring import stubs
-from torchgraft.authoring.files import files
+from torchgraft.authoring.files import files, operator_files, with_import, with_sources
 from torchgraft.authoring.sizes import read_words
 from torchgraft.authoring.stubs import Stub
 from torchgraft.declaration.schema import read_schema
@@ -79,6 +79,65 @@ def make_package(
     return directory / name
 
 
+def add_operator(
+    name: str,
+    folder: Path,
+    *,
+    schema: str | None = None,
+    shapes: str | None = None,
+    integers: Sequence[str] = (),
+    cuda: bool = False,
+    triton: bool = False,
+    backward: bool = False,
+) -> list[Path]:
+    """Adds an operator to a package that `make_package` made, in a folder of its own, with a test.
+
+    Args:
+        name: of the operator.
+        folder: of the package, with its pyproject.toml.
+        schema: as for `make_package`, and all others too.
+        shapes: of its tensors.
+        integers: the names of the tensors that hold int64.
+        cuda: whether there is a kernel in CUDA C++, too.
+        triton: whether there is one in Triton, too.
+        backward: whether the gradient is an operator with kernels of its own.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        ValueError: the operator cannot be added; the message says why and what to do. Nothing was written.
+        OSError: a file cannot be written.
+    """
+    inits = sorted(folder.glob("src/*/__init__.py"))
+    if len(inits) != 1:
+        raise ValueError(
+            f"there must be one package in {folder / 'src'}, got {len(inits)}: give the folder of a package"
+        )
+    [init] = inits
+    package = init.parent.name
+    if not _NAME.fullmatch(name) or name in _FILES:
+        raise ValueError(f"{name[:_LONGEST]!r} cannot be the name of an operator: use letters, digits and underscores")
+    found = _operators(package, schema, shapes, integers, backward, name)
+    if found[0].name != name:
+        raise ValueError(f"the schema names the operator {found[0].name}: write {name}( or leave the name out")
+    made, sources = operator_files(package, found, is_complete=schema is None, cuda=cuda, triton=triton)
+    loading = with_sources(init.read_text(), sources)
+    declared = [path for path in init.parent.rglob("*.py") if f'"{package}::{name}(' in path.read_text()]
+    if declared:
+        raise ValueError(f"{declared[0]} declares {package}::{name} already: choose another name")
+    if loading is None:
+        raise ValueError(f"{init} does not call building.load with a list of sources: add the files by hand")
+    taken = [init.parent / name, *(folder / path for path in made)]
+    if there := [path for path in taken if path.exists() or path.with_suffix(".py").exists()]:
+        raise ValueError(f"{there[0]} already exists: choose another name, or remove it")
+    for path, text in made.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    init.write_text(with_import(loading, package, name))
+    return [*(folder / path for path in made), init]
+
+
 def _expect_free(name: str, directory: Path) -> None:
     """Raises ValueError where a package cannot have a name."""
     if not _NAME.fullmatch(name) or not 2 <= len(name) <= _LONGEST:
@@ -126,12 +185,15 @@ def _is_taken_in_cpp(name: str) -> bool:
 
 
 def _operators(
-    name: str, schema: str | None, shapes: str | None, integers: Sequence[str], backward: bool
+    name: str, schema: str | None, shapes: str | None, integers: Sequence[str], backward: bool, default: str = ""
 ) -> list[Stub]:
-    """The operator of a package, and that of its gradient where it is wanted."""
+    """The operator of a package, and that of its gradient where it is wanted.
+
+    If the schema does not name it, it has the name `default`, or that of the package.
+    """
     named, opened, signature = (schema or _SCHEMA).strip().partition("(")
     namespace, _, operator = named.strip().rpartition("::")
-    operator = operator or name
+    operator = operator or default or name
     if namespace not in ("", name):
         raise ValueError(f"the namespace of the schema must be the name of the package: write {name}::{operator}(")
     if not opened or not operator.isidentifier() or operator.startswith("_"):
@@ -157,14 +219,15 @@ def _operators(
         first = first._replace(summary=f"{does}, until its author writes what it computes.")
     if not backward:
         return [first]
-    text, copies = stubs.backward_of(first, read)
+    first = stubs.with_copies_apart(first)
+    text, grads, copies = stubs.backward_of(first, read)
     second = first._replace(
         name=f"{operator}_backward",
         schema=f"{name}::{operator}_backward{text}",
         arguments=read_schema(f"{name}::{operator}_backward{text}").arguments,
         copies=copies,
         formula="2 * factor * input * output_grad" if schema is None else "",
-        words=words and words.backward([each.name for each in first.tensors]),
+        words=words and words.backward(grads, [each.name for each in first.tensors]),
         summary=f"the gradient of {operator}.",
     )
     return [first, second]

@@ -6,19 +6,22 @@ import importlib.metadata
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torchgraft
-from torchgraft.authoring.wheel import last_error, run_quietly
+from torchgraft.authoring.wheel import last_error, run_quietly, unstable_symbols
 from torchgraft.building import BuildError, cache
 
 # What torchgraft and `graft check` need beside PyTorch.
 _REQUIREMENTS = ("typer", "rich", "numpy", "hypothesis", "expecttest")
+_SHOWN_SYMBOLS = 3
 # What another PyTorch or a compiler could come from.
 _HIDDEN = re.compile("CC|CXX|CUDACXX|CUDA_HOME|CUDA_PATH|LD_PRELOAD|VIRTUAL_ENV|PYTHON.*|TORCHGRAFT_.*")
 
@@ -32,6 +35,7 @@ class Proof:
         passed: how many properties hold.
         failed: those that do not, each with its operator and what is wrong.
         on_kernels: how many operators were seen to run on kernels in some dtype: `torchgraft.fallbacks()` stayed empty.
+        libraries: how many libraries were scanned for symbols that no stable interface promises; each is in `failed`.
         seconds: how long it took.
     """
 
@@ -39,6 +43,7 @@ class Proof:
     passed: int
     failed: tuple[str, ...]
     on_kernels: int
+    libraries: int
     seconds: float
 
 
@@ -96,6 +101,8 @@ def prove(wheel: Path, python: Path) -> Proof:
         if package.name == torchgraft.__name__:
             raise BuildError("--prove is for packages; to check torchgraft itself, run `make test-torch TORCH=2.15.0`")
         has_kernels = any(package.rglob("*_cpu.so"))
+        libraries = sorted(packages.rglob("*.so*"))
+        unstable = tuple(_unstable(path, symbols) for path, symbols in unstable_symbols(libraries).items())
         # Alone, as beside it may lie the running PyTorch.
         (packages / "torchgraft").symlink_to(Path(torchgraft.__file__).parent)
         environment["PYTHONPATH"] = str(packages)
@@ -124,7 +131,25 @@ def prove(wheel: Path, python: Path) -> Proof:
     if has_kernels and not on_kernels:
         failed += (f"{package.name}: no operator ran on the kernels of the wheel",)
     version = found["environments"]["cpu"]["torch"]
-    return Proof(version, len(held), failed, len(on_kernels), time.monotonic() - started)
+    failed = (*unstable, *failed)
+    return Proof(version, len(held), failed, len(on_kernels), len(libraries), time.monotonic() - started)
+
+
+def _unstable(library: Path, symbols: Sequence[str]) -> str:
+    """Describes a library that needs what is no part of a stable interface."""
+    shown = [_readable(symbol) for symbol in symbols[:_SHOWN_SYMBOLS]]
+    more = f", and {len(symbols) - _SHOWN_SYMBOLS} more" if len(symbols) > _SHOWN_SYMBOLS else ""
+    return (
+        f"{library.name}: it needs {', '.join(shown)}{more}, outside of PyTorch's stable ABI: another PyTorch may not"
+        " have it, or mean something else"
+    )
+
+
+def _readable(symbol: str) -> str:
+    """A symbol as it is written in C++, if there is a program that says so."""
+    if (tool := shutil.which("c++filt")) is None:
+        return symbol
+    return subprocess.run([tool, symbol], capture_output=True, text=True, check=False).stdout.strip() or symbol
 
 
 def _package_in(packages: Path) -> Path:

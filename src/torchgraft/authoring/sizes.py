@@ -63,11 +63,10 @@ class Words(NamedTuple):
             *names,
         ]
 
-    def backward(self, tensors: Sequence[str]) -> Words:
-        """The shapes of an operator that computes the gradients of some tensors: its result's, and then as before."""
-        return Words(
-            {"output_grad": self.results[0], **self.arguments}, tuple(self.arguments[each] for each in tensors)
-        )
+    def backward(self, grads: Sequence[str], tensors: Sequence[str]) -> Words:
+        """The shapes of an operator that computes the gradients of some tensors: its results', and then as before."""
+        incoming = dict(zip(grads, self.results, strict=True))
+        return Words({**incoming, **self.arguments}, tuple(self.arguments[each] for each in tensors))
 
 
 def read_words(operator: str, text: str, read: Schema) -> Words:

@@ -171,35 +171,61 @@ def read_stub(name: str, schema: str, read: Schema, words: Words | None = None, 
     return Stub(name, schema, read.arguments, tuple(copies), words=words, integers=tuple(integers))
 
 
-def backward_of(stub: Stub, read: Schema) -> tuple[str, tuple[Copy, ...]]:
-    """The arguments and results of the operator that computes a gradient, as a schema, and what they are.
+def with_copies_apart(stub: Stub) -> Stub:
+    """The stub with at most one result that copies an argument; others of its shape are zero.
+
+    A gradient is then that of one result, and its kernel copies it.
+    """
+    copies: list[Copy] = []
+    for copy in stub.copies:
+        is_copied = any(each.argument == copy.argument and not each.zero for each in copies)
+        copies.append(copy._replace(zero=True, depends_on=copy.argument) if is_copied and not copy.zero else copy)
+    return stub._replace(copies=tuple(copies))
+
+
+def backward_of(stub: Stub, read: Schema) -> tuple[str, list[str], tuple[Copy, ...]]:
+    """The operator that computes a gradient: its schema, the names of the incoming gradients, and what its results are.
 
     Args:
-        stub: the operator.
+        stub: the operator, with at most one copy of each argument.
         read: what its schema says.
 
     Raises:
-        ValueError: it has lists, optional tensors, several results or writes to something.
+        ValueError: it has lists, optional tensors, no result, or writes to something.
     """
     tensors = stub.tensors
     plain = not any(argument.is_list or argument.optional or argument.mutated for argument in tensors)
-    if not plain or len(read.results) != 1 or read.results[0].is_list:
+    if not plain or not read.results or any(result.is_list for result in read.results):
         raise ValueError(
-            f"{stub.name}: --backward needs a schema in which all tensors and the one result are of type Tensor, got"
+            f"{stub.name}: --backward needs a schema in which all tensors and results are of type Tensor, got"
             f" {stub.schema}: leave --backward out, and declare a second Operator for the gradient by hand"
         )
     before, _, _ = stub.schema[stub.schema.index("(") + 1 :].rpartition("->")
     results = ", ".join(f"Tensor {argument.name}_grad" for argument in tensors)
-    copied = stub.copies[0]
+    grads = _grad_names(stub, read)
 
     def gradient_of(name: str) -> Copy:
-        if name != copied.argument:
+        of_name = [(copy.zero, grad) for copy, grad in zip(stub.copies, grads, strict=True) if copy.argument == name]
+        if not of_name:
             return Copy(name, zero=True)
-        # A result without an argument's shape is zero, and so is the gradient.
-        return Copy(name, zero=True, depends_on="output_grad") if copied.zero else Copy("output_grad")
+        # The copy, if there is one. The gradient of a result that is zero is zero, too.
+        is_zero, grad = min(of_name, key=lambda each: each[0])
+        return Copy(name, zero=True, depends_on=grad) if is_zero else Copy(grad)
 
-    copies = (gradient_of(argument.name) for argument in tensors)
-    return f"(Tensor output_grad, {before.strip()} -> {f'({results})' if len(tensors) > 1 else 'Tensor'}", tuple(copies)
+    copies = tuple(gradient_of(argument.name) for argument in tensors)
+    taken = "".join(f"Tensor {grad}, " for grad in grads)
+    return f"({taken}{before.strip()} -> {f'({results})' if len(tensors) > 1 else 'Tensor'}", grads, copies
+
+
+def _grad_names(stub: Stub, read: Schema) -> list[str]:
+    """The names of the gradients that come in, one for each result, unlike any of an argument or its gradient."""
+    if len(read.results) == 1:
+        return ["output_grad"]
+    taken = {name for each in stub.arguments for name in (each.name, f"{each.name}_grad")}
+    named = [f"{result.name}_grad" for result in read.results if result.name]
+    if len(named) == len(read.results) and not taken & set(named):
+        return named
+    return [f"output_grad_{number}" for number in range(len(read.results))]
 
 
 # Python

@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,12 @@ from torchgraft.building import BuildError, MissingToolError, find_tool, has_too
 _OF_PYTORCH = ("libtorch*", "libc10*", "libcuda*", "libcublas*", "libcudnn*", "libnv*")
 # The newest versions of symbols that manylinux_2_28 allows, which is what PyTorch's own wheels are.
 _NEWEST = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 24), "CXXABI": (1, 3, 11), "GCC": (7, 0, 0)}
+# What every PyTorch from the oldest supported one on has: its stable C interface, and the runtimes of C, C++ and CUDA.
+_STABLE = re.compile(
+    r"(?:aoti_)?torch_\w+|_ITM_\w+|__gmon_start__|__cxa_\w+|__gxx_personality_v0|_Unwind_\w+"
+    r"|__cuda\w*|(?:cu|cuda|cublas|cublasLt|cudnn|cufft|curand|cusolver|cusparse|nccl|nvrtc|nvJitLink)[A-Z]\w*"
+)
+_RUNTIME = re.compile(r"(?:GLIBC|GLIBCXX|CXXABI|GCC)_[\d.]+")
 # Of the folders that wheels are built in, also of those of the backend.
 _PREFIX = "torchgraft-wheel-"
 # `ELF file    1: name.1.sm_90.cubin`, `PTX file    1: name.2.sm_120.ptx`.
@@ -157,6 +164,21 @@ def write_requirements(wheel: Wheel, torchgraft: str | None = None) -> Path | No
     return file
 
 
+def installation_of(wheel: Wheel, requirements: Path | None) -> str | None:
+    """The line that installs a wheel, in the folder where it was made, or in one that holds the same.
+
+    Args:
+        wheel: of a package.
+        requirements: what `write_requirements` wrote.
+
+    Returns:
+        None if the wheel requires torchgraft, and nobody said where pip finds it.
+    """
+    if requirements is not None:
+        return f"pip install -r {shlex.quote(str(requirements))}"
+    return None if requires_torchgraft(wheel.path) else f"pip install {shlex.quote(str(wheel.path))}"
+
+
 def requires_torchgraft(wheel: Path) -> bool:
     """Whether whoever installs a wheel needs torchgraft."""
     from packaging.metadata import parse_email
@@ -212,6 +234,34 @@ def unpack(wheel: Path, directory: Path) -> list[Path]:
 
 def newer_symbols(library: Path) -> dict[str, list[str]]:
     """The versions that a library needs and that manylinux_2_28 does not have, each with the symbols."""
+    found: dict[str, list[str]] = {}
+    for symbol, version in _needed_symbols(library)[0]:
+        if _is_newer(version):
+            found.setdefault(version, []).append(symbol)
+    return dict(sorted(found.items()))
+
+
+def unstable_symbols(libraries: Sequence[Path]) -> dict[Path, list[str]]:
+    """The symbols that libraries need and that no stable interface promises, by library.
+
+    A library that needs one, such as a function of C++ in PyTorch or of Python, may fail to load with another version.
+    What one of the libraries defines, the others may need.
+    """
+    tables = {path: _needed_symbols(path) for path in libraries}
+    defined = {name for _, names in tables.values() for name in names}
+    found = {
+        path: sorted(
+            name
+            for name, version in needed
+            if not (_STABLE.fullmatch(name) or _RUNTIME.match(version) or name in defined)
+        )
+        for path, (needed, _) in tables.items()
+    }
+    return {path: names for path, names in found.items() if names}
+
+
+def _needed_symbols(library: Path) -> tuple[list[tuple[str, str]], set[str]]:
+    """The symbols that a library needs, each with the version that it asks for or '', and those that it defines."""
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
     from elftools.elf.gnuversions import GNUVerNeedSection, GNUVerSymSection
@@ -221,23 +271,21 @@ def newer_symbols(library: Path) -> dict[str, list[str]]:
         try:
             elf = ELFFile(file)
         except ELFError:
-            return {}
-        needed, versions, symbols = map(elf.get_section_by_name, (".gnu.version_r", ".gnu.version", ".dynsym"))
-        if not isinstance(needed, GNUVerNeedSection):
-            return {}
-        assert isinstance(versions, GNUVerSymSection)
-        assert isinstance(symbols, SymbolTableSection)
-        names = {
-            auxiliary["vna_other"]: auxiliary.name
-            for _, auxiliaries in needed.iter_versions()
-            for auxiliary in auxiliaries
-            if _is_newer(auxiliary.name)
-        }
-        found: dict[str, list[str]] = {name: [] for name in sorted(names.values())}
-        for version, symbol in zip(versions.iter_symbols(), symbols.iter_symbols(), strict=True):
-            if version["ndx"] in names:
-                found[names[version["ndx"]]].append(symbol.name)
-        return found
+            return [], set()
+        needs, versions, table = map(elf.get_section_by_name, (".gnu.version_r", ".gnu.version", ".dynsym"))
+        if not isinstance(table, SymbolTableSection):
+            return [], set()
+        named = {}
+        if isinstance(needs, GNUVerNeedSection):
+            named = {each["vna_other"]: each.name for _, several in needs.iter_versions() for each in several}
+        symbols = [each for each in table.iter_symbols() if each.name]
+        numbers = {}
+        if isinstance(versions, GNUVerSymSection):
+            pairs = zip(table.iter_symbols(), versions.iter_symbols(), strict=True)
+            numbers = {symbol.name: version["ndx"] for symbol, version in pairs}
+        needed = [each.name for each in symbols if each["st_shndx"] == "SHN_UNDEF"]
+        defined = {each.name for each in symbols if each["st_shndx"] != "SHN_UNDEF"}
+        return [(name, named.get(numbers.get(name), "")) for name in needed], defined
 
 
 def _is_newer(version: str) -> bool:

@@ -1,7 +1,7 @@
 """`graft doctor`."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table as RichTable
@@ -17,7 +17,18 @@ if TYPE_CHECKING:
 _MARKS = {"ok": ("✓", "green"), "absent": ("-", "dim"), "wrong": ("✗", "red")}
 
 
-def doctor(json_file: JsonOption = None) -> None:
+def doctor(
+    packages: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PACKAGE]...",
+            help="Installed packages with operators: each operator is called once on each device, and what is missing "
+            "for its kernels is named.",
+            show_default=False,
+        ),
+    ] = None,
+    json_file: JsonOption = None,
+) -> None:
     """Check whether this machine can run and build kernels, and say how to fix what is wrong.
 
     The exit status is 1 if something is wrong. A missing optional part is not wrong; its line says who needs it.
@@ -26,7 +37,7 @@ def doctor(json_file: JsonOption = None) -> None:
 
     prepare_files(("--json", json_file))
     console = make_console(json_file)
-    findings = examine()
+    findings = examine(packages or ())
     console.print(_table(findings))
     wrong = sum(finding.status == "wrong" for finding in findings)
     console.print()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,7 +11,12 @@ from torchgraft.cli.shared import end_with, make_console
 
 
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the package, its folder and its namespace.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="Name of the package, its folder and its namespace; with --into, of the operator."
+        ),
+    ],
     schema: Annotated[
         str | None,
         typer.Option(
@@ -43,27 +48,38 @@ def new(
     backward: Annotated[
         bool, typer.Option("--backward", help="Also write a second operator, whose kernels compute the gradient.")
     ] = False,
+    into: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Add the operator to the package in this folder, which `graft new` made, instead of making another.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Create a package with an operator, in a new folder: kernels, declaration, samples, a test and the build files.
 
     The package passes its test at once. The exit status is 2 if the name, the schema or the shapes cannot be used.
     """
-    from torchgraft.authoring.new import make_package
+    from torchgraft.authoring.new import add_operator, make_package
 
+    options: dict[str, Any] = {
+        "schema": schema,
+        "shapes": shapes,
+        "integers": tuple(filter(None, (each.strip() for each in integers.split(",")))),
+        "cuda": cuda,
+        "triton": triton,
+        "backward": backward,
+    }
     try:
-        folder = make_package(
-            name,
-            Path.cwd(),
-            schema=schema,
-            shapes=shapes,
-            integers=tuple(filter(None, (each.strip() for each in integers.split(",")))),
-            cuda=cuda,
-            triton=triton,
-            backward=backward,
-        )
+        if into is None:
+            folder = make_package(name, Path.cwd(), **options)
+            written = sorted(path.relative_to(folder.parent) for path in folder.rglob("*") if path.is_file())
+        else:
+            folder, written = into, add_operator(name, into, **options)
     except (ValueError, OSError) as mistake:
         end_with(str(mistake))
     console = make_console()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        console.print(str(path.relative_to(folder.parent)), soft_wrap=True, markup=False)
-    console.print(f"\nNext: cd {name} && make test", soft_wrap=True, markup=False)
+    for path in written:
+        console.print(str(path), soft_wrap=True, markup=False)
+    console.print(f"\nNext: cd {name if into is None else folder} && make test", soft_wrap=True, markup=False)

@@ -36,9 +36,10 @@ def wheel(
         str,
         typer.Option(
             metavar="VERSION,...",
-            help="Install the wheel with each of these versions of PyTorch, in environments without a compiler, and "
-            "run `graft check --quick` there. The environments stay in the cache folder as long as they are used "
-            "each month; some builds of PyTorch take five gigabytes.",
+            help="Install the wheel with each of these versions of PyTorch, in environments without a compiler, scan "
+            "its libraries for symbols outside PyTorch's stable ABI, and run `graft check --quick` there. The "
+            "environments stay in the cache folder as long as they are used each month; some builds of PyTorch take "
+            "five gigabytes.",
             show_default=False,
         ),
     ] = "",
@@ -81,7 +82,6 @@ def wheel(
             made = make_wheel(folder, directory, cuda=cuda)
         requirements = write_requirements(made, torchgraft)
         _print_wheel(console, made)
-        _print_requirements(console, made, requirements)
         if hub is not None:
             for place in lay_out(made, hub, cuda=_cuda_version()):
                 console.print(f"for Hugging Face's kernels: {place}", soft_wrap=True, markup=False)
@@ -91,6 +91,7 @@ def wheel(
             with console.status(f"checking with PyTorch {version}"):
                 proofs.append(prove_wheel(made.path, python))
             _print_proof(console, proofs[-1])
+        _print_installation(console, made, requirements)
     except (BuildError, ValueError) as error:
         end_with(str(error))
     write_files((json_file, lambda: as_document("wheel", _as_dict(made, requirements, proofs))))
@@ -117,13 +118,15 @@ def _print_wheel(console: Console, made: Wheel) -> None:
         console.print("to get manylinux_2_28, build it in PyPA's image of that name", markup=False)
 
 
-def _print_requirements(console: Console, made: Wheel, requirements: Path | None) -> None:
-    from torchgraft.authoring.wheel import requires_torchgraft
+def _print_installation(console: Console, made: Wheel, requirements: Path | None) -> None:
+    """Prints the line by which others install the wheel, alone on the last line; or why there is none yet."""
+    from torchgraft.authoring.wheel import installation_of
 
-    if requirements is not None:
-        console.print(f"to install it: pip install -r {requirements}", soft_wrap=True, markup=False)
-    elif requires_torchgraft(made.path):
-        folder = made.path.parent
+    folder = made.path.parent
+    if (line := installation_of(made, requirements)) is not None:
+        console.print(f"to install it on another machine, copy {folder} there and run", soft_wrap=True, markup=False)
+        console.print(line, soft_wrap=True, markup=False)
+    else:
         console.print(
             "it requires torchgraft, which is on no package index, so pip alone cannot install it. Run "
             f"`pip wheel --no-deps --wheel-dir {folder} CLONE`, where CLONE is the folder of torchgraft's sources, and "
@@ -143,7 +146,7 @@ def _print_proof(console: Console, proof: Proof) -> None:
     console.print(
         f"PyTorch {proof.torch}: {proof.passed} properties hold, {len(proof.failed)} fail; "
         f"{proof.on_kernels} {'operator runs' if proof.on_kernels == 1 else 'operators run'} on kernels; "
-        f"{proof.seconds:.0f} s",
+        f"{proof.libraries} libraries scanned for symbols outside the stable ABI; {proof.seconds:.0f} s",
         soft_wrap=True,
     )
     for failure in proof.failed:
@@ -163,10 +166,13 @@ def _cuda_version() -> str:
 
 
 def _as_dict(made: Wheel, requirements: Path | None, proofs: list[Proof]) -> dict[str, Any]:
+    from torchgraft.authoring.wheel import installation_of
+
     return {
         **asdict(made),
         "path": str(made.path),
         "tag": made.tag,
         "requirements": requirements and str(requirements),
+        "installation": installation_of(made, requirements),
         "proofs": [asdict(proof) for proof in proofs],
     }

@@ -24,6 +24,17 @@ def check_names(
         raise ValueError(f"{operator}: {parameter} names {strangers}, but its tensor arguments are {tensors}")
 
 
+def check_results(operator: str, visible: Sequence[str], parameter: str, names: Sequence[str]) -> None:
+    """Raises ValueError if a name is not that of a visible result, or if `names` is a text and no list of names."""
+    named = [name for name in visible if name]
+    if isinstance(names, str) or (strangers := sorted(set(names) - set(named))):
+        wrong = repr(names) if isinstance(names, str) else strangers
+        hint = "" if named else ": name them in the schema, as in '-> (Tensor output)'"
+        raise ValueError(
+            f"{operator}: {parameter} names {wrong}, but the names of its visible results are {named}{hint}"
+        )
+
+
 def check_random(operator: str, arguments: Sequence[Argument], names: Sequence[str]) -> tuple[str, ...]:
     """Returns the names of arguments that determine random results. Raises ValueError if one is not an int argument."""
     numbers = {each.name for each in arguments if each.kind in ("int", "SymInt")}

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from torchgraft import native
 from torchgraft.declaration.autocast import AutocastRule
 from torchgraft.declaration.bad_arguments import explain_kinds, explain_memory, explain_values
-from torchgraft.declaration.checks import check_names, check_random
+from torchgraft.declaration.checks import check_names, check_random, check_results
 from torchgraft.declaration.dtypes import FLOATING, dtypes_of
 from torchgraft.declaration.output import output_like_reference
 from torchgraft.declaration.results import as_tuple
@@ -52,6 +52,7 @@ class Declaration:
         gradient: a formula; 'reference', or None, if the reference is differentiated.
         materialize_grads: as declared.
         unsaved: names of arguments that are not kept for the gradient; what is written to is among them.
+        saved_places: the places of the visible results that are kept for the gradient, in the order of the schema.
         not_differentiable: as declared.
         visible_outputs: how many results a caller gets.
         constant_outputs: the places of the visible results that have no gradient.
@@ -82,6 +83,7 @@ class Declaration:
     gradient: Callable[..., Any] | Literal["reference"] | None = None
     materialize_grads: bool = False
     unsaved: tuple[str, ...] = ()
+    saved_places: tuple[int, ...] = ()
     not_differentiable: tuple[str, ...] = ()
     visible_outputs: int
     constant_outputs: tuple[int, ...] = ()
@@ -225,6 +227,7 @@ def read(
     shapes: str | None,
     gradient: Callable[..., Any] | Literal["reference"] | None,
     unsaved: Sequence[str],
+    saved_outputs: Sequence[str],
     not_differentiable: Sequence[str],
     visible_outputs: int | None,
     autocast: AutocastRule,
@@ -263,6 +266,8 @@ def read(
     mutated = [argument.name for argument in arguments if argument.mutated and argument.holds_tensors]
     visible_outputs = len(results) if visible_outputs is None else visible_outputs
     primary_dtypes = found_dtypes.get(arguments[primary].name)
+    visible_names = [result.name for result in results[:visible_outputs]]
+    check_results(operator, visible_names, "saved_outputs", saved_outputs)
     declaration = Declaration(
         schema=schema,
         arguments=arguments,
@@ -274,6 +279,7 @@ def read(
         shapes=found_shapes,
         gradient=called(gradient, 3) if callable(gradient) else gradient,
         unsaved=tuple(dict.fromkeys((*unsaved, *mutated))),
+        saved_places=tuple(place for place, name in enumerate(visible_names) if name and name in saved_outputs),
         not_differentiable=tuple(not_differentiable),
         visible_outputs=visible_outputs,
         constant_outputs=tuple(
@@ -295,7 +301,7 @@ def read(
         explain_call=called(explain),
         **as_declared,
     )
-    _check_together(declaration, unsaved, gradient)
+    _check_together(declaration, unsaved, saved_outputs, gradient)
     return declaration
 
 
@@ -354,7 +360,9 @@ def _check_functions(operator: str, functions: Mapping[str, object], gradient: o
         raise TypeError(f"{operator}: gradient must be a function, 'reference' or None, got {gradient!r}")
 
 
-def _check_together(declaration: Declaration, unsaved: Sequence[str], gradient: object) -> None:
+def _check_together(
+    declaration: Declaration, unsaved: Sequence[str], saved_outputs: Sequence[str], gradient: object
+) -> None:
     """Raises ValueError for parameters that contradict each other."""
     operator, has_lists = declaration.qualified_name, any(each.is_list for each in declaration.tensor_arguments)
     mutates = declaration.mutates
@@ -363,10 +371,12 @@ def _check_together(declaration: Declaration, unsaved: Sequence[str], gradient: 
             f"{operator}: gradient='reference' would read arguments after the operator has written to them. Leave"
             " gradient out: a call that needs a gradient then runs the reference"
         )
-    if unsaved and not callable(gradient):
-        raise ValueError(
-            f"{operator}: unsaved needs a gradient function, and gradient is {gradient!r}: leave unsaved out"
-        )
+    for parameter, names in (("unsaved", unsaved), ("saved_outputs", saved_outputs)):
+        if names and not callable(gradient):
+            raise ValueError(
+                f"{operator}: {parameter} needs a gradient function, and gradient is {gradient!r}: leave {parameter}"
+                " out"
+            )
     if unsaved and has_lists:
         raise ValueError(
             f"{operator}: unsaved must be empty if the operator takes lists of tensors, got {list(unsaved)}"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchgraft._private import pytorch
 from torchgraft.declaration import Declaration
-from torchgraft.declaration.results import as_tuple, flat_results, nested
+from torchgraft.declaration.results import as_tuple, flat_results, nested, single
 from torchgraft.declaration.sharding import Sharding
 from torchgraft.kernels import measured_choice
 from torchgraft.kernels.names import Names
@@ -74,6 +74,7 @@ def _make_saving(declaration: Declaration) -> tuple[Callable[..., None], Callabl
     gives_lists, takes_lists = any(declaration.lists), any(each.is_list for each in declaration.tensor_arguments)
     several_outputs, gives_one = declaration.output_count > 1 or gives_lists, declaration.output_count == 1
     constant_outputs, keep = declaration.constant_outputs, _choose_saved(declaration)[0]
+    saved_places = declaration.saved_places
     unsaved_places = _unsaved_places(declaration) if declaration.output_count > visible_outputs else []
 
     def each_of(results: Any) -> tuple[Any, ...]:
@@ -96,8 +97,12 @@ def _make_saving(declaration: Declaration) -> tuple[Callable[..., None], Callabl
         if takes_lists:
             ctx.saved_count = len(values)
         if several_outputs:
-            ctx.save_for_backward(*values, *flat_results(each_of(results)[visible_outputs:]), *tracks)
+            each = each_of(results)
+            read = (*[each[place] for place in saved_places], *each[visible_outputs:])
+            ctx.save_for_backward(*values, *flat_results(read), *tracks)
             ctx.set_materialize_grads(materialize_grads)
+        elif saved_places:
+            ctx.save_for_backward(*values, results)
         else:
             ctx.save_for_backward(*values)
 
@@ -164,7 +169,7 @@ def _make_functional(
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
             count = len(inputs) - other_count
-            results = nested(output, lists) if gives_lists else output
+            results = single(nested(output, lists)) if gives_lists else output
             save(ctx, inputs[:count], tuple(inputs[count:]), results)
             mark(ctx, results, visible_outputs)
 
@@ -188,6 +193,8 @@ def _make_backward(
     tensors_first, together = arrangement.first is not None, arrangement.together
     visible_lists, hidden_lists = lists[:visible_outputs], lists[visible_outputs:]
     gives_lists, hides_lists = any(lists), any(hidden_lists)
+    read_lists = (*[lists[place] for place in declaration.saved_places], *hidden_lists)
+    saved_count, hidden_count = len(declaration.saved_places), len(hidden_lists)
     several_visible = visible_outputs > 1 and not gives_lists
     tensor_arguments, name = declaration.tensor_arguments, declaration.name
     tensor_names, tensor_count = [argument.name for argument in tensor_arguments], len(tensor_arguments)
@@ -223,13 +230,15 @@ def _make_backward(
         if hides_from_unsaved and ctx.is_transformed:
             kept, tracks = kept[:-unsaved_count], kept[-unsaved_count:]
         count = ctx.saved_count if takes_lists else saved_tensors
-        values, hidden = kept[:count], kept[count:]
+        values, saved = kept[:count], kept[count:]
         if give_back is not None:
             values = give_back(values)
-        if hidden and is_grad_enabled() and not is_compiling():
-            hidden = with_gradients(needs_grad, hidden, values, ctx.others, tracks)
-        if hides_lists:
-            hidden = nested(hidden, hidden_lists)
+        if hidden_count and is_grad_enabled() and not is_compiling():
+            # Visible results come from autograd with their own gradients; hidden ones have none.
+            first = saved_count if hides_lists else len(saved) - hidden_count
+            saved = (*saved[:first], *with_gradients(needs_grad, saved[first:], values, ctx.others, tracks))
+        if gives_lists:
+            saved = nested(saved, read_lists)
         arguments = (*values, *ctx.others) if tensors_first else together(values, ctx.others)
         if any_autocast():
             if is_compiling():
@@ -240,9 +249,9 @@ def _make_backward(
                         each.stride()
             # Autocast has done its work in the forward pass; the gradients have the dtypes that it chose.
             with torch.autocast(grad.device.type, enabled=False):
-                found = gradient(needs_grad, output_grads, hidden, *arguments)
+                found = gradient(needs_grad, output_grads, saved, *arguments)
         else:
-            found = gradient(needs_grad, output_grads, hidden, *arguments)
+            found = gradient(needs_grad, output_grads, saved, *arguments)
         return _drop_unneeded(name, tensor_names, found, needs_grad)
 
     def replace_formula(formula: Callable[..., Any]) -> Callable[..., Any]:

@@ -62,7 +62,8 @@ def _taken_for_granted(operator: _Operator) -> tuple[Any, ...]:
 
 def _meaning(operator: _Operator) -> tuple[Any, ...]:
     said = operator.declaration  # results of a call in Python follow from this where tensors have no data
-    meaning = said.reference, said.gradient, said.autocast, said.kernels, said.compile, said.dtypes_of
+    gradient = said.gradient, said.saved_places
+    meaning = said.reference, gradient, said.autocast, said.kernels, said.compile, said.dtypes_of
     # A user may keep more in an Operator, or in a class that inherits from it.
     kept = {name: value for name, value in vars(operator).items() if name not in _OWN}
     return _taken_for_granted(operator), meaning, type(operator), kept

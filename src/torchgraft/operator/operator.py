@@ -66,15 +66,19 @@ class Operator:
         shapes: the sizes of tensor arguments and results in words, as `"n c, c -> n c"`: see
             `torchgraft.declaration.shapes.Shapes`. Sizes that do not fit are refused before `explain` is called.
         gradient: `gradient(needs_grad, output_grads, saved, *arguments)` returns one gradient for each tensor argument.
-            It gets whether each tensor argument needs a gradient, the gradients of the visible results, the hidden
-            results, and the arguments of the call; a list of tensors has a list in each of them. A gradient that is not
-            needed may be returned, and is dropped. If it is made of operators, it can be differentiated again.
+            It gets whether each tensor argument needs a gradient, the gradients of the visible results, the results
+            that are saved for it (`saved_outputs`, then the hidden ones), and the arguments of the call; a list of
+            tensors has a list in each of them. A gradient that is not needed may be returned, and is dropped. If it is
+            made of operators, it can be differentiated again.
             'reference': the reference is differentiated, and no better gradient is expected. None: the reference is
             differentiated, and a warning says so.
         materialize_grads: whether `gradient` gets zeros instead of None for a result through which no gradient flows.
         unsaved: names of tensor arguments that `gradient` does not read. They are not kept, so their memory is free
             earlier, and a caller may change them in place; `gradient` gets None for them. Arguments that are written to
             are never kept.
+        saved_outputs: names of visible results that `gradient` reads, as the schema names them. They are kept, and
+            `saved` holds them in the order of the schema, before the hidden results. A caller that changes one of them
+            in place before the backward pass gets autograd's error.
         not_differentiable: names of tensor arguments and results, as the schema names them, that have no gradient.
             Integers and booleans never have one.
         visible_outputs: how many of the schema's results a caller gets. The others are kept for the gradient and are
@@ -123,6 +127,7 @@ class Operator:
         gradient: Callable[..., Any] | Literal["reference"] | None = None,
         materialize_grads: bool = False,
         unsaved: Sequence[str] = (),
+        saved_outputs: Sequence[str] = (),
         not_differentiable: Sequence[str] = (),
         visible_outputs: int | None = None,
         autocast: AutocastRule = "none",
@@ -155,6 +160,7 @@ class Operator:
             gradient=gradient,
             materialize_grads=materialize_grads,
             unsaved=unsaved,
+            saved_outputs=saved_outputs,
             not_differentiable=not_differentiable,
             visible_outputs=visible_outputs,
             autocast=autocast,

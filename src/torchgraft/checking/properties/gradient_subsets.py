@@ -75,6 +75,7 @@ def _check_formula(call: Call, unneeded: set[str]) -> None:
     arguments = call.arguments
     results = as_tuple(operator.raw(*arguments))
     visible, hidden = results[: operator.declaration.visible_outputs], results[operator.declaration.visible_outputs :]
+    saved = (*[results[place] for place in operator.declaration.saved_places], *hidden)
     if any(argument.is_list for argument in operator.declaration.tensor_arguments):
         return
     incoming = call.differentiable_results(visible)
@@ -83,7 +84,7 @@ def _check_formula(call: Call, unneeded: set[str]) -> None:
     given = {each.untyped_storage().data_ptr() for each in tensors_of((*grads, *results, *arguments))}
     for chosen in _subsets(call.leaf_names):
         needed = [argument.name in chosen for argument in operator.declaration.tensor_arguments]
-        gradients = as_tuple(formula_of(operator.declaration)(needed, grads, hidden, *arguments))
+        gradients = as_tuple(formula_of(operator.declaration)(needed, grads, saved, *arguments))
         expect_same(
             len(gradients),
             len(operator.declaration.tensor_arguments),

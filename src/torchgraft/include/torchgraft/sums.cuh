@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda.cuh"
 #include "dispatch.h"
@@ -84,37 +85,63 @@ __device__ bool sum_over_y(A (&sums)[kFirst][kSecond]) {
 
 namespace internal {
 
-// A row of threads adds up every thirty-second part, and the first row the sums of all.
-template <typename T>
+// The results of several sums, as one argument of a kernel.
+template <typename T, int kSums>
+struct Results {
+  T* each[kSums];
+};
+
+// A row of threads adds up every thirty-second part, and the first row the sums of all. The columns of all
+// sums stand side by side.
+template <typename T, int kSums>
 __global__ void __launch_bounds__(kWarp* kWarp)
     sum_partials(const accumulate_t<T>* __restrict__ partials, int parts, int64_t columns,
-                 T* __restrict__ result) {
+                 Results<T, kSums> results) {
   using A = accumulate_t<T>;
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x;
+  const int64_t all = kSums * columns;
   __shared__ A sums[kWarp][kWarp];
   A sum = 0;
-  if (column < columns) {
-    for (int part = threadIdx.y; part < parts; part += kWarp) sum += partials[part * columns + column];
+  if (column < all) {
+    for (int part = threadIdx.y; part < parts; part += kWarp) sum += partials[part * all + column];
   }
   sums[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
-  if (threadIdx.y != 0 || column >= columns) return;
+  if (threadIdx.y != 0 || column >= all) return;
   for (int y = 1; y < kWarp; ++y) sum += sums[y][threadIdx.x];
-  result[column] = static_cast<T>(sum);
+  // An index that is known when it is compiled: the array stays in registers.
+#pragma unroll
+  for (int s = 0; s < kSums; ++s) {
+    const int64_t at = column - s * columns;
+    if (at >= 0 && at < columns && results.each[s] != nullptr) results.each[s][at] = static_cast<T>(sum);
+  }
 }
 
 }  // namespace internal
 
-// result[c] = the sum of partials[part][c] over all parts, on a stream. Each part is a row that a block has
-// written to a workspace (`empty_workspace`). Without parts the result is zero.
+// For each s, results[s][c] = the sum of partials[part][s][c] over all parts, on a stream: the gradients of a
+// weight and of a bias, in one launch. Each part is what a block has written to a workspace
+// (`empty_workspace`): a row of `columns` sums for each s, one behind the other. Without parts the results
+// are zero. A result that is a null pointer is not wanted, and is not written.
+template <typename T, int kSums>
+void sum_partials(const accumulate_t<T>* partials, int parts, int64_t columns, T* const (&results)[kSums],
+                  cudaStream_t stream, const char* kernel) {
+  if (columns == 0) return;
+  internal::Results<T, kSums> all;
+  for (int s = 0; s < kSums; ++s) all.each[s] = results[s];
+  const unsigned groups = grid_of(ceil_divide<int64_t>(kSums * columns, internal::kWarp), kernel);
+  internal::sum_partials<T, kSums>
+      <<<groups, dim3(internal::kWarp, internal::kWarp), 0, stream>>>(partials, parts, columns, all);
+  check_launch(kernel);
+}
+
+// The same for one sum: each part is a row of `columns` sums.
 template <typename T>
+  requires(!std::is_pointer_v<T>)
 void sum_partials(const accumulate_t<T>* partials, int parts, int64_t columns, T* result, cudaStream_t stream,
                   const char* kernel) {
-  if (columns == 0) return;
-  const unsigned groups = grid_of(ceil_divide<int64_t>(columns, internal::kWarp), kernel);
-  internal::sum_partials<T>
-      <<<groups, dim3(internal::kWarp, internal::kWarp), 0, stream>>>(partials, parts, columns, result);
-  check_launch(kernel);
+  T* const results[] = {result};
+  sum_partials<T>(partials, parts, columns, results, stream, kernel);
 }
 
 }  // namespace torchgraft
