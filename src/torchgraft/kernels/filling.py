@@ -47,14 +47,15 @@ def filling(function: Callable[..., Any], declaration: Declaration) -> Callable[
 
     @functools.wraps(function, assigned=("__module__", "__name__", "__qualname__", "__doc__"), updated=())
     def kernel(*arguments: Any) -> Any:
-        results = declaration.output(*arguments) if declaration.lists else ()
+        results = declaration.output(*arguments) if declaration.lists else None
+        new = flat_results(results) if declaration.lists else ()
         written = list(tensors_in([arguments[place] for place in places]))
-        targets = [*flat_results(results), *written]
+        targets = [*new, *written]
         if not any(target.numel() for target in targets):
             return results
         plain = [_plain(each, () if place in places else written) for place, each in enumerate(arguments)]
         # A result that is not contiguous is filled by way of one that is.
-        filled = [each if each.is_contiguous() else _contiguous(each) for each in flat_results(results)]
+        filled = [each if each.is_contiguous() else _contiguous(each) for each in new]
         function(*plain, *filled)
         for target, found in zip(targets, (*filled, *tensors_in([plain[place] for place in places])), strict=True):
             if target.data_ptr() != found.data_ptr():
