@@ -35,19 +35,19 @@ def _pytorch(values: Tensor, starts: Tensor) -> Tensor:
     return torch.segment_reduce(values, "sum", offsets=torch.cat((starts, starts.new_tensor([len(values)]))), axis=0)
 
 
-_LARGE = (64,) * 512, 128
+_LARGE = (64,) * 2048, 128
 
 samples = {
     "segment_sum": Samples(
         [Sample(name, _forward(*sizes)) for name, sizes in _SEGMENTS.items()],
         lambda random: Sample("drawn", _forward(*_draw(random))),
         summed=lambda values, starts: max(values.shape[0], 1),
-        benchmarks=[Benchmark(Sample("512 segments of 64 rows of 128", _forward(*_LARGE)), "segments", quick=True)],
+        benchmarks=[Benchmark(Sample("2048 segments of 64 rows of 128", _forward(*_LARGE)), "segments", quick=True)],
         rivals={"pytorch": _pytorch},
     ),
     "segment_sum_backward": Samples(
         [Sample(name, _backward(*sizes)) for name, sizes in _SEGMENTS.items()],
         lambda random: Sample("drawn", _backward(*_draw(random))),
-        benchmarks=[Benchmark(Sample("512 segments of 64 rows of 128", _backward(*_LARGE)), "segments", quick=True)],
+        benchmarks=[Benchmark(Sample("2048 segments of 64 rows of 128", _backward(*_LARGE)), "segments", quick=True)],
     ),
 }

@@ -1,7 +1,7 @@
 // segment_sum and its gradient as functions of tvm-ffi, which any host that has tvm-ffi can call.
 //
-// A segment is a range of rows. Sums are in double, in the order of the rows. What the loops depend on is checked before
-// a row is read, as any program may call these functions.
+// A segment is a range of rows. Sums are in double, in the order of the rows. What the loops depend on is
+// checked before a row is read, as any program may call these functions.
 
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
@@ -15,7 +15,8 @@ namespace {
 
 using tvm::ffi::TensorView;
 
-// The segments: segment s holds the rows from starts[s] up to starts[s + 1], and the last one those up to the end.
+// The segments: segment s holds the rows from starts[s] up to starts[s + 1], and the last one those up to the
+// end.
 struct Segments {
   const int64_t* starts;
   int64_t count, rows;
@@ -24,11 +25,13 @@ struct Segments {
   Segments(TensorView starts, TensorView sums, TensorView values)
       : starts(static_cast<const int64_t*>(starts.data_ptr())), count(starts.size(0)), rows(values.size(0)) {
     if (sums.size(0) != count || sums.size(1) != values.size(1)) {
-      TVM_FFI_THROW(ValueError) << "sums must have a row for each of " << count << " segments, and the columns of values";
+      TVM_FFI_THROW(ValueError) << "sums must have a row for each of " << count
+                                << " segments, and the columns of values";
     }
     if (count == 0 ? rows > 0 : this->starts[0] != 0) TVM_FFI_THROW(ValueError) << "starts must begin with 0";
     for (int64_t s = 0; s < count; ++s) {
-      if (begin(s) > begin(s + 1)) TVM_FFI_THROW(ValueError) << "starts must not fall, or exceed " << rows << " rows";
+      if (begin(s) > begin(s + 1))
+        TVM_FFI_THROW(ValueError) << "starts must not fall, or exceed " << rows << " rows";
     }
   }
 
@@ -80,9 +83,8 @@ void segment_sum(TensorView values, TensorView starts, TensorView sums) {
 
 // The number of rows is the size of `values_grad`.
 void segment_sum_backward(TensorView sums_grad, TensorView starts, int64_t rows, TensorView values_grad) {
-  dispatch(sums_grad, [&](auto* tag) {
-    spread<std::remove_pointer_t<decltype(tag)>>(sums_grad, starts, values_grad);
-  });
+  dispatch(sums_grad,
+           [&](auto* tag) { spread<std::remove_pointer_t<decltype(tag)>>(sums_grad, starts, values_grad); });
 }
 
 }  // namespace

@@ -22,8 +22,9 @@ from torchgraft.declaration.schema import tensors_in
 
 
 def current_device_of(arguments: Sequence[Any]) -> AbstractContextManager[Any]:
-    """A scope in which the CUDA device of the first tensor is current, as it is in PyTorch's own kernels."""
-    index = next((tensor.device.index for tensor in tensors_in(arguments)), None)
+    """A scope in which the CUDA device of the tensors is current, as it is in PyTorch's own kernels."""
+    devices = (tensor.device for tensor in tensors_in(arguments))
+    index = next((device.index for device in devices if device.type == "cuda"), None)
     return nullcontext() if index in (None, torch.cuda.current_device()) else torch.cuda.device(index)
 
 

@@ -424,7 +424,7 @@ class Operator:
         """A decorator: registers a Python function as a kernel of the operator.
 
         The function takes all arguments of the schema, in its order, and returns new tensors like those of `output`. It
-        writes to the arguments that the schema marks as written to. On CUDA the device of the first tensor is current.
+        writes to the arguments that the schema marks as written to. On CUDA the device of the tensors is current.
 
         Args:
             device: the kind of device, 'cpu' or 'cuda'.
