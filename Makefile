@@ -62,6 +62,9 @@ test-all: test ## run the tests, and then what is slow and rarely finds more: te
 test-slow: build $(VENV)/test.done ## run the tests marked slow: thousands of random calls, and the emulator of other GPUs (SHARE=2/3: every third, from the second on)
 	@$(PYTEST) -m slow $(addprefix --share=,$(SHARE)) $(ARGS)
 
+.PHONY: languages
+languages: $(VENV)/languages.done ## install tvm-ffi, TileLang, Helion and CuTe DSL, without which their tests are skipped: 190 MB of wheels
+
 .PHONY: test-cuda
 test-cuda: $(VENV)/build.done ## compile every CUDA kernel for every architecture (ARCHITECTURES=90-real: for one)
 	@command -v nvcc > /dev/null || { echo "there is no nvcc: install the CUDA toolkit"; exit 1; }
@@ -209,6 +212,12 @@ EXTRAS = $(addprefix $(VENV)/,bench.done wheel.done site.done)
 $(EXTRAS): $(VENV)/%.done: requirements/%.txt $(VENV)/demo.done
 	@echo "installing what stands in $< (once)"
 	@$(call install,-r $<)
+	@touch $@
+
+# What these packages ask for is there, or stands in the list too: with PyTorch among it, as they do not say which build.
+$(VENV)/languages.done: requirements/languages.txt $(VENV)/test.done
+	@echo "installing what stands in $< (once)"
+	@$(call install,--no-deps -r $<)
 	@touch $@
 
 # All of it at once: demo, benchmark, wheels and the site are tested too.

@@ -1,5 +1,6 @@
 """The documentation: every snippet runs, every table is the one that was measured."""
 
+import importlib.util
 import os
 import re
 import runpy
@@ -25,6 +26,8 @@ PAGES = [*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").rglob("*.md")
 TRANSLATED = {page for _, _, page in translations()}
 # A block that names a file is part of a longer example: it is that file.
 FENCED = re.compile(r"^```(?P<language>\w*)(?: (?P<file>\S+))?\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+# Modules that blocks may import and that are no part of the environment of the tests.
+LANGUAGES = ("tvm_ffi", "tilelang", "helion", "cutlass", "triton")
 
 
 THE_READERS_FOLDER = "/home/you"
@@ -39,7 +42,10 @@ def snippets():
         for number, (block, following) in enumerate(zip(blocks, [*blocks[1:], None], strict=False)):
             if block["language"] == "python" and not block["file"]:
                 shown = following["text"] if following and not following["language"] else None
-                yield pytest.param(block["text"], shown, id=f"{page.name}-{number}")
+                missing = [name for name in LANGUAGES if name in block["text"] and not importlib.util.find_spec(name)]
+                reason = f"there is no {', '.join(missing)}: `make languages` installs it"
+                marks = [pytest.mark.skip(reason=reason)] if missing else []
+                yield pytest.param(block["text"], shown, id=f"{page.name}-{number}", marks=marks)
 
 
 SNIPPETS = list(snippets())
@@ -47,9 +53,11 @@ SNIPPETS = list(snippets())
 
 @pytest.mark.parametrize(("code", "shown"), SNIPPETS)
 def test_a_snippet_runs_and_prints_what_the_page_shows(code, shown, tmp_path):
-    output, errors = tmp_path / "output", tmp_path / "errors"
+    # Compilers of other languages read the lines of a function from its file.
+    source, output, errors = tmp_path / "snippet.py", tmp_path / "output", tmp_path / "errors"
+    source.write_text(code)
     # Of their own, as a reader's are, and with PyTorch, which takes seconds to import, there already.
-    process = clean_processes(COMPILER).Process(target=run_snippet, args=(code, output, errors))
+    process = clean_processes(COMPILER).Process(target=run_snippet, args=(source, output, errors))
     process.start()
     process.join()
     assert process.exitcode == 0, errors.read_text()
@@ -57,11 +65,11 @@ def test_a_snippet_runs_and_prints_what_the_page_shows(code, shown, tmp_path):
         assert output.read_text() == shown
 
 
-def run_snippet(code, output, errors):
+def run_snippet(source, output, errors):
     for stream, path in ((sys.stdout, output), (sys.stderr, errors)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), stream.fileno())
     warnings.simplefilter("ignore")
-    exec(compile(code, "<snippet>", "exec"), {"__name__": "__main__"})
+    exec(compile(source.read_text(), str(source), "exec"), {"__name__": "__main__"})
 
 
 def test_there_are_snippets():

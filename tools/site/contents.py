@@ -33,6 +33,7 @@ TREE = {
         "docs/operators.md",
         "docs/kernels.md",
         "docs/backward.md",
+        "docs/languages.md",
         "docs/recurrence.md",
         "docs/check.md",
         "docs/check/reference.md",

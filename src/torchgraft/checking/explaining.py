@@ -243,7 +243,7 @@ _TOOLS = (
     Explanation(
         "compiles",
         "check of a tool",
-        "nvcc or Triton's compiler cannot compile a kernel; nothing ran.",
+        "nvcc, Triton's compiler or that of another language cannot compile a kernel; nothing ran.",
         mend="The report ends with the compiler's own lines. `graft doctor` says which compilers are found.",
         example="a __device__ function that calls a function of the host",
     ),

@@ -14,7 +14,17 @@ from torchgraft.checking.kernel_code import UnreachedLines, unreached_lines
 from torchgraft.checking.kernel_place import place_of_kernel
 from torchgraft.checking.kernels import expect_kernels, listed_kernels
 from torchgraft.checking.properties import PROPERTIES
-from torchgraft.checking.result import ALL_DTYPES, COMPILERS, DIED, EMULATED, NVCC, TRITON, Failure, Result
+from torchgraft.checking.result import (
+    ALL_DTYPES,
+    COMPILERS,
+    DIED,
+    EMULATED,
+    NVCC,
+    OWN_COMPILER,
+    TRITON,
+    Failure,
+    Result,
+)
 from torchgraft.checking.subject import Subject, target_of
 from torchgraft.operator import Operator
 from torchgraft.sampling import Samples
@@ -43,7 +53,7 @@ class Job:
         calls: how many random calls a property makes that checks any call; None: a few.
         under: the sanitizer under which the property runs again; empty: none.
         kernel: the kernel that runs every call that it supports; empty: the library chooses.
-        place: where kernels run or are compiled, if not on the device: EMULATED, NVCC or TRITON.
+        place: where kernels run or are compiled, if not on the device: EMULATED, NVCC, TRITON or OWN_COMPILER.
         replay: the folder of captured calls that are the samples; empty: none.
     """
 
@@ -81,7 +91,7 @@ class Job:
         words = ["graft", *words_of(self.operator)]
         if self.place == NVCC:
             return shlex.join([*words, "--device", "cuda", "--compile-cuda"])
-        if self.place == TRITON:
+        if self.place in (TRITON, OWN_COMPILER):
             return shlex.join([*words, "--device", "cpu", "--quick"])
         # A single random call is the first of a run from its seed: of one call with --stress, or else of the few calls
         # that the property makes by itself.

@@ -9,11 +9,12 @@ class NotApplicable(Exception):  # noqa: N818  an answer, not an error
 
 
 # The places beside the devices of the machine: the emulator, which runs CUDA kernels on the CPU, and the compilers of
-# the CUDA toolkit and of Triton, which run nothing.
+# the CUDA toolkit, of Triton and of other languages, which run nothing.
 EMULATED = "emulated cuda"
 NVCC = "nvcc"
 TRITON = "triton"
-COMPILERS = (NVCC, TRITON)
+OWN_COMPILER = "compiler"
+COMPILERS = (NVCC, TRITON, OWN_COMPILER)
 # The dtype in results of a compiler.
 ALL_DTYPES = "all dtypes"
 # The causes that a failure can name, as `kind` has them.

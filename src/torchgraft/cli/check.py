@@ -6,7 +6,7 @@ import importlib.util
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -176,10 +176,19 @@ def _list_properties(console: Console, json_file: Path | None) -> None:
 
 
 def _find_subjects(targets: Sequence[str], replay: Path | None, *, workers: int) -> list[Subject]:
-    """Finds the operators; on a machine without a GPU their kernels in Triton become the CPU's."""
-    with _triton_interpreted(workers=workers) as interpreted:
+    """Finds the operators; on a machine without a GPU their kernels in Triton and Helion become the CPU's."""
+    with ExitStack() as scopes:
+        interpreted = scopes.enter_context(_interpreted("TRITON_INTERPRET", "Triton's interpreter", workers=workers))
+        in_reference_mode = {
+            language: scopes.enter_context(_interpreted(names[0], f"{language}'s reference mode", workers=workers))
+            for language, names in python_kernels.REFERENCE_MODES.items()
+        }
         subjects = find_subjects(targets, replay)
-        interpreted += [subject for subject in subjects if python_kernels.is_run_by_interpreter(subject.declaration)]
+        for subject in subjects:
+            if python_kernels.is_run_by_interpreter(subject.declaration):
+                interpreted.append(subject)
+            if language := python_kernels.reference_mode_of(subject.declaration):
+                in_reference_mode[language].append(subject)
     return subjects
 
 
@@ -273,15 +282,18 @@ def run_and_report(
 
 def _run_again(plan: Plan, launches: Any, workers: int, shown: dict[str, Any]) -> list[Result]:
     """Runs the jobs that repeat others: under sanitizers, by compilers, and in the emulator."""
-    from torchgraft.checking.result import EMULATED, NVCC, TRITON
+    from torchgraft.checking.own_compilers import run_own_compilers
+    from torchgraft.checking.result import EMULATED, NVCC, OWN_COMPILER, TRITON
     from torchgraft.checking.sanitizers.run import run_sanitized
     from torchgraft.checking.triton_targets import run_triton_compiler
     from torchgraft.checking.without_gpu import run_compiled, run_emulated
 
-    at = {place: [job for job in plan.again if job.place == place] for place in ("", TRITON, NVCC, EMULATED)}
+    places = ("", TRITON, OWN_COMPILER, NVCC, EMULATED)
+    at = {place: [job for job in plan.again if job.place == place] for place in places}
     return [
         *run_sanitized(at[""], workers=workers, **shown),
         *run_triton_compiler(at[TRITON], launches, **shown),
+        *run_own_compilers(at[OWN_COMPILER], **shown),
         *run_compiled(at[NVCC], **shown),
         *run_emulated(at[EMULATED], workers=workers, **shown),
     ]
@@ -304,14 +316,18 @@ def _tell_of_undeclared(namespaces: Iterable[str]) -> None:
 
 
 @contextmanager
-def _triton_interpreted(*, workers: int) -> Iterator[list[Subject]]:
-    """A scope in which operators are declared; without a GPU, Triton's interpreter runs their kernels on the CPU.
+def _interpreted(name: str, interpreter: str, *, workers: int) -> Iterator[list[Subject]]:
+    """A scope in which operators are declared; without a GPU, an interpreter runs their kernels on the CPU.
 
     The caller adds the operators with such kernels to the list. The interpreter then stays switched on for processes
-    that are started later; for this one it is too late if it has imported Triton already.
+    that are started later; for this one it is too late if it has imported the language already.
+
+    Args:
+        name: the environment variable that switches the interpreter on.
+        interpreter: its name, for people.
+        workers: how many processes the check starts; the interpreter is not switched on if there are none.
     """
     found: list[Subject] = []
-    name = "TRITON_INTERPRET"
     if torch.cuda.is_available() or name in os.environ or not workers:
         yield found
         return
@@ -324,5 +340,5 @@ def _triton_interpreted(*, workers: int) -> Iterator[list[Subject]]:
     if found:
         names = ", ".join(dict.fromkeys(subject.name for subject in found))
         typer.echo(
-            f"this machine has no GPU: Triton's interpreter runs the kernels of {names} on the CPU ({name}=1)", err=True
+            f"this machine has no GPU: {interpreter} runs the kernels of {names} on the CPU ({name}=1)", err=True
         )

@@ -168,6 +168,7 @@ def make_plan(
         LookupError: there is nothing of a name, or nothing to check.
     """
     from torchgraft.checking.jobs import make_kernel_jobs, make_stress_jobs
+    from torchgraft.checking.own_compilers import compiled_by_authors
     from torchgraft.checking.properties import PROPERTIES
     from torchgraft.checking.sanitizers.run import sanitized
     from torchgraft.checking.triton_targets import compiled_by_triton
@@ -185,7 +186,7 @@ def make_plan(
     extra = emulated(in_emulator, watch=not selection.quick)
     extra += compiled(find_emulated(subjects)) if ways.compile_cuda else []
     if "cpu" in devices and not selection.properties:
-        extra += compiled_by_triton(subjects)
+        extra += [*compiled_by_triton(subjects), *compiled_by_authors(subjects)]
     if not jobs and not extra:
         raise LookupError("there is nothing to check: no property applies to this device and dtype")
     if ways.forces:

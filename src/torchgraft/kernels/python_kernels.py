@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import torch
 
 from torchgraft import native
+from torchgraft._private import helion as private_helion
 from torchgraft._private import pytorch
 from torchgraft._private import triton as private_triton
 from torchgraft.declaration import Declaration
@@ -25,13 +26,48 @@ from torchgraft.declaration.autocast import no_autocast
 from torchgraft.declaration.memory import expect_own_memory, traced_results, unkept
 from torchgraft.declaration.schema import by_name, tensors_in
 from torchgraft.kernels import triton_launches
+from torchgraft.kernels.filling import current_device_of
 from torchgraft.kernels.names import Names
 
 Kernel = Callable[..., Any]
+# Compiles for a GPU, on any machine, what a call would launch, and returns the code.
+CompileForGpu = Callable[..., str | bytes]
 _Policy = TypeVar("_Policy", bound=Callable[..., str])
 
 # What stands for the kernels of a compiled library in a policy.
 COMPILED = "compiled"
+
+
+@dataclass(frozen=True)
+class Traits:
+    """The properties of a kernel in Python that a declaration states.
+
+    Attributes:
+        triton: whether it is made of Triton kernels, called through `wrap_triton`.
+        language: that it is written in, if it is neither Python nor Triton; empty if it is.
+        compile: compiles it on a machine without a GPU; None if nothing does.
+    """
+
+    triton: bool = False
+    language: str = ""
+    compile: CompileForGpu | None = None
+
+
+# By language: the environment variables that have its kernels run on the CPU, in Python. The first is torchgraft's own:
+# Helion refuses to be imported if both HELION_INTERPRET and TRITON_INTERPRET are set.
+REFERENCE_MODES = {"Helion": ("TORCHGRAFT_HELION_INTERPRET", "HELION_INTERPRET")}
+# What such a run shows nothing of.
+UNSEEN_IN_REFERENCE_MODE = {
+    "Helion": (
+        "there a tile is as long as its dimension, an index that is out of range stands for the nearest element, and"
+        " nothing is compiled"
+    )
+}
+
+
+def runs_in_reference_mode(language: str) -> bool:
+    """Whether kernels in a language run on the CPU, in Python, in this process."""
+    return any(os.environ.get(name) == "1" for name in REFERENCE_MODES.get(language, ()))
 
 
 @dataclass
@@ -47,6 +83,7 @@ class PythonKernels:
         compiled: the kernels of a compiled library, which these stand before; None where there are none.
         shown_to_compilers: the names of those that are made of Triton kernels.
         interpreted: the names of those that Triton's interpreter runs.
+        traits: what else is known of each, by name.
         served: how many calls fell on the kernel that is forced.
     """
 
@@ -57,7 +94,24 @@ class PythonKernels:
     compiled: Kernel | None = None
     shown_to_compilers: set[str] = field(default_factory=set)
     interpreted: set[str] = field(default_factory=set)
+    traits: dict[str, Traits] = field(default_factory=dict)
     served: int = 0
+
+    @property
+    def by_language(self) -> dict[str, tuple[str, ...]]:
+        """The names of the kernels by the language that they are written in, as a report names it."""
+        found: dict[str, list[str]] = {}
+        for name in self.kernels:
+            is_triton = name in self.interpreted | self.shown_to_compilers
+            language = self.traits[name].language or ("Triton" if is_triton else "Python")
+            found.setdefault(language, []).append(name)
+        return {language: tuple(names) for language, names in found.items()}
+
+    @property
+    def in_reference_mode(self) -> str:
+        """The language whose reference mode runs one of the kernels on the CPU; empty if there is none."""
+        languages = (self.traits[name].language for name in self.kernels)
+        return next((each for each in languages if self.device == "cpu" and runs_in_reference_mode(each)), "")
 
     @property
     def listed(self) -> dict[str, tuple[str, int]]:
@@ -111,7 +165,9 @@ class PythonKernels:
         # Autocast has cast what the declaration says, and would cast all else that the kernel is made of.
         direct = pytorch.triton_called_directly() if is_wrapped else nullcontext()
         launching = private_triton.launching(launches) if launches else nullcontext()
-        with direct, no_autocast(arguments), pytorch.below_no_mode(), launching:
+        # Languages launch on the current device, whose stream they ask PyTorch for.
+        current = current_device_of(arguments) if self.device == "cuda" else nullcontext()
+        with direct, no_autocast(arguments), pytorch.below_no_mode(), launching, current:
             try:
                 results = self.kernels[name](*arguments)
             except (ValueError, TypeError) as error:
@@ -245,8 +301,7 @@ def register_again(names: Names, library: torch.library.Library, kernels: Regist
     for device, found in kernels.items():
         policy, functions = found.policy, dict(found.kernels)
         for name, function in functions.items():
-            triton = name in found.interpreted | found.shown_to_compilers
-            register(names, library, device, name, function, triton=triton)
+            register(names, library, device, name, function, found.traits[name])
         _registered[names.declaration.qualified_name, device].policy = policy
 
 
@@ -279,7 +334,7 @@ def choose_by(declaration: Declaration, device: str, policy: _Policy) -> _Policy
 
 
 def register(
-    names: Names, library: torch.library.Library, device: str, name: str, function: Kernel, *, triton: bool
+    names: Names, library: torch.library.Library, device: str, name: str, function: Kernel, traits: Traits
 ) -> None:
     """Makes a function one of an operator's kernels for a kind of device.
 
@@ -289,7 +344,7 @@ def register(
         device: the kind of device, 'cpu' or 'cuda'.
         name: of the kernel.
         function: takes all arguments and returns what the schema says.
-        triton: whether it is made of Triton kernels, called through `wrap_triton`.
+        traits: what it is made of.
 
     Raises:
         ValueError: there is no such kind of device, or the name is taken.
@@ -312,12 +367,15 @@ def register(
         raise ValueError(
             f"{declaration.name}: {device} already has a kernel named {name!r}; give this one another name"
         )
-    found.kernels[name] = function
-    if triton and is_interpreted():
+    found.kernels[name], found.traits[name] = function, traits
+    if runs_in_reference_mode(traits.language):
+        for each in _named_in(function):
+            private_helion.run_in_reference_mode(each)
+    if traits.triton and is_interpreted():
         private_triton.repair()
         found.interpreted.add(name)
     # An interpreter reads the values of tensors, and a compiler's have none.
-    elif triton:
+    elif traits.triton:
         found.shown_to_compilers.add(name)
         _show_to_compilers(names, library)
 
@@ -341,6 +399,12 @@ def _show_to_compilers(names: Names, library: torch.library.Library) -> None:
 
     name = names.raw.name()
     torch.library.register_torch_dispatch(name, pytorch.functional_mode(), see_inside, lib=library)
+
+
+def reference_mode_of(declaration: Declaration) -> str:
+    """The language whose reference mode runs kernels of an operator in this process; empty if there is none."""
+    kernels = kernels_of(declaration.qualified_name, "cpu")
+    return kernels.in_reference_mode if kernels is not None else ""
 
 
 def is_run_by_interpreter(declaration: Declaration) -> bool:

@@ -23,7 +23,9 @@ from torchgraft.declaration.schema import by_name
 from torchgraft.declaration.sharding import Sharding
 from torchgraft.finding.samples import samples_of
 from torchgraft.kernels import python_kernels, signatures
+from torchgraft.kernels.filling import filling
 from torchgraft.kernels.names import Names, schemas_of
+from torchgraft.kernels.python_kernels import CompileForGpu
 from torchgraft.operator import cache_names, dtensor, registration
 from torchgraft.operator.autograd import make_autograd
 from torchgraft.operator.call import make_call
@@ -415,27 +417,53 @@ class Operator:
         self._refuse_names()
         pytorch.refuse_function(self.call, self._why_gone())
 
-    def kernel(self, device: str, *, name: str | None = None, triton: bool = False) -> Callable[[_Kernel], _Kernel]:
+    def kernel(
+        self,
+        device: str,
+        *,
+        name: str | None = None,
+        triton: bool = False,
+        language: str = "",
+        fills: bool = False,
+        compile: CompileForGpu | None = None,
+    ) -> Callable[[_Kernel], _Kernel]:
         """A decorator: registers a Python function as a kernel of the operator.
 
         The function takes all arguments of the schema, in its order, and returns new tensors like those of `output`. It
-        writes to the arguments that the schema marks as written to.
+        writes to the arguments that the schema marks as written to. On CUDA the device of the tensors is current.
 
         Args:
             device: the kind of device, 'cpu' or 'cuda'.
             name: of the kernel, if an operator has several; None: the name of the function.
             triton: whether it is made of Triton kernels, each launched through `torchgraft.wrap_triton`. Compilers see
                 these. Under Triton's interpreter it is registered as a kernel for the CPU too.
+            language: the language that it is written in, as reports name it, such as 'TileLang'. A kernel in 'Helion'
+                is registered for the CPU too if HELION_INTERPRET=1 or TORCHGRAFT_HELION_INTERPRET=1: Helion then runs
+                it in Python.
+            fills: whether the function takes the results behind the arguments, all by position, and writes them, as
+                compiled functions of tvm-ffi, CuTe DSL and TileLang do. What it returns is ignored. Its tensors are
+                contiguous, and need no gradient; an argument that it writes to shares no memory with another one. It is
+                not called if no result has an element. The operator needs `output` or `shapes`.
+            compile: compiles what a call launches for a GPU, on any machine, and returns the code, or raises an error.
+                It takes the arguments of a call, with tensors on the device 'meta'. `graft check` calls it on a machine
+                without a GPU.
 
         Raises:
-            ValueError: there is no such kind of device, or the name is taken.
+            ValueError: there is no such kind of device, the name is taken or missing, or nothing tells `fills` the
+                results.
             RuntimeError: the operator was undeclared.
         """
 
         def register(function: _Kernel) -> _Kernel:
             self._expect_declared()
-            named, called = name or function.__name__, by_name(function, self.declaration.arguments)
+            named: str | None = name or getattr(function, "__name__", None)
+            if not named:
+                raise ValueError(f"{self.name}: the kernel has no name of its own: pass name='...' to kernel()")
+            called: Any = filling(function, self.declaration) if fills else None
+            called = called or by_name(function, self.declaration.arguments)
+            traits = python_kernels.Traits(triton, language, compile and by_name(compile, self.declaration.arguments))
             is_interpreted = triton and python_kernels.is_interpreted()
+            is_interpreted = is_interpreted or python_kernels.runs_in_reference_mode(language)
             devices = dict.fromkeys((device, "cpu") if is_interpreted else (device,))
             claimed = self.declaration.kernels
             if is_interpreted and isinstance(claimed, Mapping) and device in claimed:
@@ -444,7 +472,7 @@ class Operator:
                 self.names = replace(self.names, declaration=self.declaration)
                 self._renew_call()
             for each in devices:
-                python_kernels.register(self.names, self._library, each, named, called, triton=triton)
+                python_kernels.register(self.names, self._library, each, named, called, traits)
             self._name_for_caches()
             return function
 

@@ -38,7 +38,7 @@ class LeftOut:
     Attributes:
         operators: whose kernels they are.
         device: the kind of device that they are for, 'cpu' or 'cuda'.
-        kernels: what they are written in or for: 'CPU', 'CUDA', 'Triton' or 'Python'.
+        kernels: what they are written in or for: 'CPU', 'CUDA', 'Triton', 'Python' or another language.
         sources: the names of their files, or of the functions in Python; empty where they are not known, or differ.
         state: 'not checked'; or what became of them instead, as 'compiled, not run'.
         reason: why they did not run.

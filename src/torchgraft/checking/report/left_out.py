@@ -13,7 +13,7 @@ from torchgraft.checking.jobs import Job
 from torchgraft.checking.kernels import compiled_kernels, is_compiled_there
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.report.check_report import LeftOut
-from torchgraft.checking.result import EMULATED, NVCC, TRITON, Result
+from torchgraft.checking.result import EMULATED, NVCC, OWN_COMPILER, TRITON, Result
 from torchgraft.checking.subject import target_of
 from torchgraft.checking.without_gpu import COMPILES
 from torchgraft.kernels import python_kernels
@@ -55,10 +55,11 @@ def find_left_out(
     ran = {(each.operator, each.device) for each in results if each.status != "not applicable" and _is_of_kernels(each)}
     built = [each for each in results if each.property == COMPILES and each.status == "pass"]
     compiled = {each.operator for each in built if each.device == NVCC}
+    own = {each.operator for each in built if each.device == OWN_COMPILER}
     remarks = {each.operator: each.reason for each in built if each.device == TRITON}
     groups: dict[tuple[str, ...], list[_Found]] = {}
     for operator in dict.fromkeys((*operators, *(job.operator for job in jobs))):
-        for found in _left_out_of(operator, wanted, ran, compiled, remarks):
+        for found in _left_out_of(operator, wanted, ran, compiled, own, remarks):
             groups.setdefault((found.device, found.kernels, found.state, found.reason, found.advice), []).append(found)
     return tuple(_together(group) for group in groups.values())
 
@@ -74,6 +75,7 @@ def _left_out_of(
     wanted: set[tuple[str, str]],
     ran: set[tuple[str, str]],
     compiled: set[str],
+    own: set[str],
     remarks: Mapping[str, str],
 ) -> Iterator[_Found]:
     name = operator.short_name
@@ -95,24 +97,34 @@ def _left_out_of(
                 advice = _advise(sources, emulates=(name, EMULATED) in wanted, compiles=(name, NVCC) in wanted)
             yield _Found(operator, device, device.upper(), tuple(sources), state, reason, advice)
         in_python = python_kernels.kernels_of(operator.qualified_name, device)
-        if in_python is not None and not has_run and not (device == "cpu" and in_python.interpreted):
-            interpreted = python_kernels.is_run_by_interpreter(operator.declaration) and (name, "cpu") in ran
-            kind = "Triton" if in_python.shown_to_compilers or in_python.interpreted else "Python"
-            if device == "cuda" and reason == _NO_GPU:
-                advice = remarks.get(name, "") if interpreted else "run the check on a machine with a GPU"
-            yield _Found(
-                operator,
-                device,
-                kind,
-                tuple(in_python.kernels),
-                _state_of_triton(name in remarks) if device == "cuda" and interpreted else _NOT_CHECKED,
-                reason,
-                advice,
-            )
+        is_interpreter = device == "cpu" and in_python and (in_python.interpreted or in_python.in_reference_mode)
+        if in_python is not None and not has_run and not is_interpreter:
+            for language, kernels in in_python.by_language.items():
+                state = _NOT_CHECKED
+                if device == "cuda" and reason == _NO_GPU:
+                    is_compiled = any(in_python.traits[each].compile for each in kernels) and name in own
+                    state, advice = _without_gpu(operator, language, (name, "cpu") in ran, is_compiled, remarks)
+                yield _Found(operator, device, language, kernels, state, reason, advice)
 
 
-def _state_of_triton(is_compiled: bool) -> str:
-    return _INTERPRETED_AND_COMPILED if is_compiled else _INTERPRETED
+def _without_gpu(
+    operator: Operator, language: str, has_run: bool, is_compiled: bool, remarks: Mapping[str, str]
+) -> tuple[str, str]:
+    """Returns what became of kernels for a GPU where there is none, and advice.
+
+    Args:
+        operator: whose kernels they are.
+        language: that they are written in.
+        has_run: whether properties ran on the CPU.
+        is_compiled: whether the compiler of the language took them.
+        remarks: by the name of an operator, what Triton's compiler does not vouch for.
+    """
+    name = operator.short_name
+    if language == "Triton" and has_run and python_kernels.is_run_by_interpreter(operator.declaration):
+        return _INTERPRETED_AND_COMPILED if name in remarks else _INTERPRETED, remarks.get(name, "")
+    if has_run and python_kernels.reference_mode_of(operator.declaration) == language:
+        return f"run in {language}'s reference mode only", python_kernels.UNSEEN_IN_REFERENCE_MODE[language]
+    return _COMPILED if is_compiled else _NOT_CHECKED, "run the check on a machine with a GPU"
 
 
 def _why(operator: Operator, device: str, wanted: set[tuple[str, str]]) -> tuple[str, str]:

@@ -1,0 +1,81 @@
+"""The kernels of rms_norm_gated in Helion.
+
+A tile is a row, with all of its columns in registers. Helion would tune rows, warps and stages at the first call of a
+problem on a GPU, for minutes; here a configuration is given. Sizes are dynamic: a kernel is compiled once for each
+dtype. Arithmetic is in float32, and in float64 for float64.
+"""
+
+import helion
+import helion.language as hl
+import torch
+from torch import Tensor
+
+from rms_norm_gated.operator import rms_norm_gated, rms_norm_gated_backward
+
+_CONFIGURATION = helion.Config(block_sizes=[1], num_warps=8)
+
+
+@helion.kernel(config=_CONFIGURATION, static_shapes=False)
+def _forward(input: Tensor, gate: Tensor, weight: Tensor, epsilon: float, wide: hl.constexpr) -> Tensor:
+    rows, columns = input.size()
+    output = torch.empty([rows, columns], dtype=input.dtype, device=input.device)
+    for row in hl.tile(rows):
+        g = gate[row, :].to(wide)
+        gated = input[row, :].to(wide) * (g / (1 + torch.exp(-g)))
+        scale = torch.rsqrt((gated * gated).sum(-1) / columns + epsilon)
+        output[row, :] = (gated * scale[:, None] * weight[:].to(wide)[None, :]).to(input.dtype)
+    return output
+
+
+@helion.kernel(config=_CONFIGURATION, static_shapes=False)
+def _backward(
+    output_grad: Tensor, input: Tensor, gate: Tensor, weight: Tensor, epsilon: float, wide: hl.constexpr
+) -> tuple[Tensor, Tensor, Tensor]:
+    rows, columns = input.size()
+    input_grad = torch.empty([rows, columns], dtype=input.dtype, device=input.device)
+    gate_grad = torch.empty([rows, columns], dtype=input.dtype, device=input.device)
+    weight_grads = torch.empty([rows, columns], dtype=wide, device=input.device)
+    for row in hl.tile(rows):
+        value, g, grad = input[row, :].to(wide), gate[row, :].to(wide), output_grad[row, :].to(wide)
+        sigmoid = torch.sigmoid(g)
+        silu = g * sigmoid
+        gated = value * silu
+        scale = torch.rsqrt((gated * gated).sum(-1) / columns + epsilon)[:, None]
+        normalized = gated * scale
+        weighted = grad * weight[:].to(wide)[None, :]
+        mean = ((weighted * normalized).sum(-1) / columns)[:, None]
+        gated_grad = scale * (weighted - normalized * mean)
+        input_grad[row, :] = (gated_grad * silu).to(input.dtype)
+        gate_grad[row, :] = (gated_grad * value * (sigmoid + silu * (1 - sigmoid))).to(input.dtype)
+        weight_grads[row, :] = grad * normalized
+    return input_grad, gate_grad, weight_grads
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    return tensor.detach().reshape(-1, tensor.shape[-1])
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+@rms_norm_gated.kernel("cuda", language="Helion")
+def rows(input: Tensor, gate: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """Normalizes each row."""
+    if not input.numel():
+        return torch.empty(input.shape, dtype=input.dtype, device=input.device)
+    found: Tensor = _forward(_rows(input), _rows(gate), weight.detach(), epsilon, _wide(input))
+    return found.view(input.shape)
+
+
+@rms_norm_gated_backward.kernel("cuda", language="Helion")
+def rows_backward(
+    output_grad: Tensor, input: Tensor, gate: Tensor, weight: Tensor, epsilon: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Computes the gradients of each row."""
+    if not input.numel():
+        new = input.new_empty
+        return new(input.shape), new(input.shape), new(input.shape, dtype=_wide(input))
+    rows = (_rows(each) for each in (output_grad, input, gate))
+    input_grad, gate_grad, weight_grads = _backward(*rows, weight.detach(), epsilon, _wide(input))
+    return input_grad.view(input.shape), gate_grad.view(input.shape), weight_grads.view(input.shape)
