@@ -206,7 +206,7 @@ def _wrong_numbers(argument: Argument, value: Any) -> Iterator[_Wrong]:
         # is an odd number above 2**24.
         for number in (0, -1, -7, 2**24 + 2 * value + 1, 2**40 + value, 2**62, 2**63 - 1, -(2**63)):
             yield _Wrong(f"of {number}", (number,), is_huge=abs(number) > 2**32)
-        yield _Wrong(f"of {2**64 + value}", (2**64 + value,), always=True)
+        yield _Wrong(f"of {2**64 + value}", (2**64 + value,), always=True, is_huge=True)
     if kind == "float":
         yield _Wrong("of 10**400", (10**400,), always=True)
 

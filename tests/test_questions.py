@@ -1,0 +1,139 @@
+"""Operators that are wrong in one way, which one question of a property finds whatever the seed."""
+
+import pytest
+import torch
+
+from torchgraft import Operator
+from torchgraft.checking import check
+from torchgraft.operator import FLOATING
+from torchgraft.sampling import Drawn, Sample, Samples
+
+_ROWS = Samples([Sample("four rows", (Drawn((4, 7)),))], summed=lambda input: 7)
+
+
+def _message(operator, samples, name, *, seed=0):
+    """Returns the first line of the one failure of a property."""
+    try:
+        report = check(operator, samples, properties=[name], device="cpu", quick=True, seed=seed)
+    finally:
+        operator.undeclare()
+    assert report.failures, f"{name} finds nothing"
+    return report.failures[0].failure.message
+
+
+def _declare(schema, kernel, **declared):
+    operator = Operator(f"asked::{schema}", **declared)
+    operator.kernel("cpu")(kernel)
+    return operator
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_infinite_first_element_reaches_no_other_row(seed):
+    def variance(input):
+        shifted = input - input.flatten()[0]
+        return shifted.square().mean(-1) - shifted.mean(-1).square()
+
+    operator = _declare(
+        "variance_about_the_first(Tensor input) -> Tensor",
+        variance,
+        reference=lambda input: input.var(-1, correction=0),
+    )
+    assert _message(operator, _ROWS, "non_finite", seed=seed).startswith(
+        "the pattern of NaN, infinite and finite values"
+    )
+
+
+def _last_peak(input):
+    reverse = input.flip(-1).max(-1)
+    return reverse.values, input.shape[-1] - 1 - reverse.indices
+
+
+def test_the_first_of_two_nans_in_a_row_is_the_peak():
+    operator = _declare(
+        "last_peak(Tensor input) -> (Tensor value, Tensor place)",
+        _last_peak,
+        reference=lambda input: tuple(torch.max(input, -1)),
+        output=lambda input: (input.new_empty(input.shape[:-1]), input.new_empty(input.shape[:-1], dtype=torch.int64)),
+        not_differentiable=("input", "value", "place"),
+    )
+    message = _message(operator, _ROWS, "non_finite")
+    assert message.startswith("the result of input with nan first and nan last in a row differs")
+
+
+def test_codes_of_nan_may_be_any():
+    def codes(input, code_of_nan):
+        scale = input.abs().amax(-1, keepdim=True) / 127
+        return (input / scale).round().nan_to_num(code_of_nan, 127, -127).to(torch.int8)
+
+    operator = _declare(
+        "codes(Tensor input) -> Tensor",
+        lambda input: codes(input, 0),
+        reference=lambda input: codes(input, -128),
+        output=lambda input: torch.empty_like(input, dtype=torch.int8),
+        dtypes=FLOATING,
+        not_differentiable=("input",),
+    )
+    report = check(operator, _ROWS, properties=["non_finite"], device="cpu", quick=True)
+    operator.undeclare()
+    assert report.passed, str(report)
+
+
+def test_an_argument_that_overlaps_what_is_written_is_read_before():
+    def add_reversed(total, input):
+        input = input.clone() if input.data_ptr() == total.data_ptr() else input
+        for place in range(len(total)):
+            total[place] += input[-1 - place]
+
+    operator = _declare(
+        "add_reversed(Tensor(a!) total, Tensor input) -> ()",
+        add_reversed,
+        reference=lambda total, input: total + input.flip(0),
+    )
+    samples = Samples([Sample("five", (Drawn((5,)), Drawn((5,))))])
+    message = _message(operator, samples, "mutation")
+    assert "where input and total overlap, but for one element," in message
+
+
+def test_an_operator_may_refuse_arguments_that_overlap_in_part():
+    def add_other(total, input):
+        # PyTorch's own operation refuses what overlaps in part.
+        total.add_(input)
+
+    operator = _declare(
+        "add_other(Tensor(a!) total, Tensor input) -> ()",
+        add_other,
+        reference=lambda total, input: total + input,
+    )
+    samples = Samples([Sample("five", (Drawn((5,)), Drawn((5,)))), Sample("one", (Drawn((1,)), Drawn((1,))))])
+    report = check(operator, samples, properties=["mutation"], device="cpu", quick=True)
+    operator.undeclare()
+    assert report.passed, str(report)
+
+
+def test_a_fake_result_has_the_size_of_the_real_one_for_other_numbers():
+    def windows(length, size, stride, ceil):
+        count = (length - size + (stride - 1 if ceil else 0)) // stride + 1
+        return count - (ceil and (count - 1) * stride >= length)
+
+    def pool(input, size, stride, ceil):
+        if not 0 < size <= input.shape[-1] or stride < 1:
+            raise ValueError("pool: size and stride must be positive, and the window no longer than input")
+        starts = range(0, windows(input.shape[-1], size, stride, ceil) * stride, stride)
+        return torch.stack([input[:, start : start + size].amax(-1) for start in starts], -1)
+
+    operator = _declare(
+        "pool(Tensor input, int size, int stride, bool ceil) -> Tensor",
+        pool,
+        reference=lambda input, size, stride, ceil: torch.nn.functional.max_pool1d(
+            input[None], size, stride, 0, 1, ceil
+        )[0],
+        # A window that would begin behind the last element is none.
+        output=lambda input, size, stride, ceil: input.new_empty(
+            input.shape[0], (input.shape[1] - size + (stride - 1 if ceil else 0)) // stride + 1
+        ),
+        gradient="reference",
+    )
+    samples = Samples([Sample("pairs", (Drawn((2, 7)), 2, 2, False)), Sample("ceil", (Drawn((2, 7)), 2, 2, True))])
+    message = _message(operator, samples, "fake")
+    assert message.startswith("the result of meta tensors (with ")
+    assert message.endswith("has other sizes than the real one")
