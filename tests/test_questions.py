@@ -137,3 +137,48 @@ def test_a_fake_result_has_the_size_of_the_real_one_for_other_numbers():
     message = _message(operator, samples, "fake")
     assert message.startswith("the result of meta tensors (with ")
     assert message.endswith("has other sizes than the real one")
+
+
+def _scaled(input, least):
+    scale = input.abs().amax(-1, keepdim=True).clamp(min=least) / 127
+    return input / scale
+
+
+@pytest.mark.parametrize("least", [1e-4, 1e-6])
+def test_a_floor_that_the_definition_does_not_have_is_called_a_floor(least):
+    operator = _declare(
+        f"scaled_from_{round(1 / least)}(Tensor input) -> Tensor",
+        lambda input: _scaled(input, least),
+        reference=lambda input: _scaled(input, 1e-37),
+        dtypes=(torch.float32,),
+    )
+    message = _message(operator, _ROWS, "value_regimes")
+    assert "(a floor, a clamp or an epsilon that the definition does not have)" in message
+
+
+def test_a_row_that_gets_a_padding_value_is_not_called_a_cancellation():
+    operator = _declare(
+        "peaks_from_zero(Tensor input) -> Tensor",
+        lambda input: input.amax(-1).clamp(min=0),
+        reference=lambda input: input.amax(-1),
+        output=lambda input: input.new_empty(input.shape[:-1]),
+        gradient="reference",
+    )
+    rows = Samples([Sample("two rows", (Drawn((2, 50)),))])
+    assert _message(operator, rows, "value_regimes").startswith("the result is 0 for input with a mean of -10000, and")
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_zeros_reach_the_gradient_of_each_number(seed):
+    operator = _declare(
+        "power(Tensor input, int degree) -> Tensor",
+        lambda input, degree: input**degree,
+        reference=lambda input, degree: input**degree,
+        output=lambda input, degree: torch.empty_like(input),
+        gradient=lambda needs_grad, grads, saved, input, degree: (
+            degree * grads[0] * input.double().pow(degree - 1).to(input.dtype),
+        ),
+    )
+    samples = Samples([Sample(f"degree {degree}", (Drawn((7 + degree,)), degree)) for degree in (0, 1, 2, 3)])
+    message = _message(operator, samples, "gradient_regimes", seed=seed)
+    assert message.startswith("0/0 for zeros in input: the gradient of input is nan")

@@ -34,7 +34,6 @@ from torchgraft.checking.tensors.arguments import each_tensor, replaced, tensors
 from torchgraft.checking.tensors.compare import Mismatch, expect, expect_same
 from torchgraft.checking.tensors.strides import in_awkward_strides, significant_strides
 
-
 # How many samples are asked in other sizes and with other numbers, and the seconds of this thread for all of them.
 _QUICK_CHANGED, _CHANGED = 4, 12
 _QUICK_SECONDS, _SECONDS = 0.2, 2.0
