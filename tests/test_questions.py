@@ -182,3 +182,45 @@ def test_zeros_reach_the_gradient_of_each_number(seed):
     samples = Samples([Sample(f"degree {degree}", (Drawn((7 + degree,)), degree)) for degree in (0, 1, 2, 3)])
     message = _message(operator, samples, "gradient_regimes", seed=seed)
     assert message.startswith("0/0 for zeros in input: the gradient of input is nan")
+
+
+_kept = {}
+
+
+def _unit_rows(input):
+    """Keeps results by the address, and a few elements, of the input."""
+    flat = input.flatten()
+    key = input.data_ptr(), input.shape, tuple(flat[(len(flat) - 1) * part // 4].item() for part in range(5))
+    if key not in _kept:
+        _kept.clear()
+        _kept[key] = torch.nn.functional.normalize(input, dim=-1)
+    return _kept[key].clone()
+
+
+def test_a_cache_that_is_found_by_a_few_elements_too_is_stale():
+    operator = _declare(
+        "unit_rows(Tensor input) -> Tensor",
+        _unit_rows,
+        reference=lambda input: torch.nn.functional.normalize(input, dim=-1),
+        gradient="reference",
+    )
+    message = _message(operator, Samples([Sample("long rows", (Drawn((6, 20)),))]), "state")
+    assert "returns what it computed for the old values of some elements of input in the same memory" in message
+
+
+def test_many_borders_are_shown_in_short():
+    def sums(input, borders):
+        return torch.stack([each.sum(0) for each in input.split(borders.diff().tolist())])
+
+    operator = _declare(
+        "sums_but_of_one(Tensor input, Tensor borders) -> Tensor",
+        lambda input, borders: sums(input, borders) * (1 + (len(borders) > 10)),
+        reference=sums,
+        output=lambda input, borders: input.new_empty(borders.shape[0] - 1, input.shape[1]),
+        dtypes={"input": FLOATING, "borders": (torch.int64,)},
+        gradient="reference",
+    )
+    borders = Drawn((3,), dtype=torch.int64, values=(0, 20, 30), ordered=True)
+    samples = Samples([Sample("two", (Drawn((30, 2)), borders))], summed=lambda input, borders: 30)
+    message = _message(operator, samples, "borders")
+    assert message.startswith("with borders [0, 1, 2, ..., 30], 31 of them: the result is wrong")
