@@ -9,10 +9,12 @@ import torchgraft
 from torchgraft import Operator
 from torchgraft.checking import check
 from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
 from torchgraft.checking.mutants.questions import make_questions
+from torchgraft.checking.properties import bad_input
 from torchgraft.checking.properties.gradient import check_gradient
 from torchgraft.checking.result import NotApplicable
-from torchgraft.checking.subject import subject_of
+from torchgraft.checking.subject import Subject, subject_of
 from torchgraft.checking.tensors.compare import Mismatch, expect_close
 from torchgraft.operator import FLOATING
 from torchgraft.sampling import Drawn, Sample, Samples
@@ -529,3 +531,74 @@ def test_differences_at_a_kink_are_not_asked_where_they_fail_the_reference_too()
     samples = Samples([Sample("two equal ones", (tied,)), Sample("none", (Drawn((2, 3)),))])
     report = check(largest, samples, properties=["gradient", "second_gradient"], device="cpu", quick=True)
     assert report.passed, str(report)
+
+
+def _sequence_sums(input, borders):
+    lengths = (borders[1:] - borders[:-1]).tolist()
+    if borders[0] != 0 or borders[-1] != input.shape[0] or min(lengths, default=0) < 0:
+        raise ValueError("sequence_sums: borders must rise from 0 to the number of rows")
+    return torch.stack([each.sum(0) for each in input.split(lengths)])
+
+
+def test_values_that_the_reference_refuses_are_not_asked():
+    sums = _declare(
+        "sequence_sums(Tensor input, Tensor borders) -> Tensor",
+        _sequence_sums,
+        reference=_sequence_sums,
+        output=lambda input, borders: input.new_empty(borders.shape[0] - 1, input.shape[1]),
+        dtypes={"input": FLOATING, "borders": (torch.int64,)},
+        gradient="reference",
+    )
+    borders = Drawn((4,), dtype=torch.int64, values=(0, 2, 3, 7), ordered=True)
+    samples = Samples([Sample("three", (Drawn((7, 2)), borders))], summed=lambda input, borders: 7)
+    report = check(sums, samples, properties=["layouts"], device="cpu", quick=True)
+    assert report.passed, str(report)
+
+
+def test_a_gradient_that_depends_on_nothing_is_differentiated_to_zero():
+    def formula(needs_grad, grads, saved, input, degree):
+        return (degree * grads[0] * input ** (degree - 1) if degree else 0 * grads[0],)
+
+    power = _declare(
+        "to_the(Tensor input, int degree) -> Tensor",
+        lambda input, degree: input**degree,
+        reference=lambda input, degree: input**degree,
+        output=lambda input, degree: torch.empty_like(input),
+        gradient=formula,
+    )
+    samples = Samples([Sample(f"degree {degree}", (Drawn((3,)), degree)) for degree in (0, 1, 2)])
+    report = check(power, samples, properties=["functional_gradients", "second_gradient"], device="cpu", quick=True)
+    assert report.passed, str(report)
+
+
+def _largest_of_windows(input, size):
+    if not 0 < size <= input.shape[-1]:
+        raise ValueError(f"largest_of_windows: size must lie between 1 and {input.shape[-1]}, not {size}")
+    return input.unfold(-1, size, 1).amax(-1)
+
+
+def test_an_operator_that_refuses_a_number_is_not_kept_waiting_for_the_reference():
+    asked = []
+
+    def reference(input, size):
+        if type(size) is int:
+            asked.append(size)
+        return _largest_of_windows(input, size)
+
+    windows = _declare(
+        "largest_of_windows(Tensor input, int size) -> Tensor",
+        _largest_of_windows,
+        reference=reference,
+        output=lambda input, size: input.new_empty((*input.shape[:-1], input.shape[-1] - size + 1)),
+    )
+    samples = Samples([Sample("pairs", (Drawn((2, 5)), 2))])
+    bad_input.check(Case(Subject(windows, samples), torch.device("cpu"), torch.float32))
+    assert -7 in asked
+    assert max(map(abs, asked)) < 2**32
+
+
+def test_a_loop_that_no_signal_handler_interrupts_is_ended(monkeypatch):
+    monkeypatch.setattr(bad_input, "_SECONDS", 0.3)
+    assert bad_input._ends_in_time(lambda: None)
+    # The padding is so large that this counts for hours, in C++.
+    assert not bad_input._ends_in_time(lambda: torch.nn.functional.max_pool1d(torch.ones(1, 1, 7), 2**40, 2, 2**39))

@@ -1,5 +1,6 @@
 """Explains what is wrong in a regime of values, in the words of whoever wrote the kernel."""
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,8 @@ _TIES = {
 }
 # The steps of a bisection.
 _STEPS = 30
+# How close to a whole number a power is, and how far from another one.
+_NEAR, _APART = 0.1, 0.5
 
 
 def explained(
@@ -45,6 +48,14 @@ def explained(
     elif regime.kind == "mean" and is_lost:
         advice = "an exponential: subtract the maximum, which may be far below 0"
         cause = f"{worse.what} is {worse.found} for {subject}, where the reference is finite ({advice})"
+    elif regime.kind == "mean" and _is_far_off(worse, regime):
+        cause = f"{worse.what} is {worse.found:g} for {subject}, and the reference's {worse.expected:g}"
+    elif regime.kind == "small" and not is_lost and _is_floored(call, unit, regime, worse, ask):
+        cause = (
+            f"{worse.what} has error {worse.times:.2g} times that of the reference when the values of {names} are near"
+            f" {regime.factor:g}: below some point it grows with another power of them (a floor, a clamp or an epsilon"
+            " that the definition does not have)"
+        )
     elif regime.kind == "mean" or (regime.kind == "small" and not is_lost):
         place = regime.values.replace("with", "have") if regime.kind == "mean" else f"are near {regime.factor:g}"
         lost = f"error {worse.times:.2g} times that of the reference"
@@ -70,6 +81,39 @@ def explained(
     return Mismatch(
         f"{cause}; {where}", index=worse.index, expected=worse.expected, found=worse.found, tolerance=allowed
     )
+
+
+def _is_far_off(worse: Worse, regime: Regime) -> bool:
+    """Whether a result that should be as large as its arguments is another number: it has not just lost its digits."""
+    expected, found = _number(worse.expected), _number(worse.found)
+    mean = abs(float(regime.values.rpartition(" ")[2]))
+    return abs(expected) > mean / 10 and abs(found - expected) > abs(expected) / 10
+
+
+def _is_floored(call: Call, unit: Unit, regime: Regime, worse: Worse, ask: Callable[..., Worse | None]) -> bool:
+    """Whether a result has another power of a factor of the arguments than the reference's."""
+    for step in (4.0, 0.25):
+        ones = [worse]
+        for factor in (step, step * step):
+            other = changed(call, unit, times(regime.factor * factor))
+            next_one = None if other is None else ask(other)
+            if next_one is None or next_one.index != worse.index:
+                break
+            ones.append(next_one)
+        found, expected = ([_number(getattr(one, of)) for one in ones] for of in ("found", "expected"))
+        if len(ones) < 3 or not all(map(math.isfinite, (*found, *expected))) or 0 in (*found, *expected):
+            continue
+        powers, wanted = (
+            [_power(two / one, step) for one, two in itertools.pairwise(each)] for each in (found, expected)
+        )
+        is_whole = all(abs(one - round(one)) < _NEAR for one in powers) and round(powers[0]) == round(powers[1])
+        if is_whole and all(abs(one - other) > _APART for one, other in zip(powers, wanted, strict=True)):
+            return True
+    return False
+
+
+def _power(ratio: float, step: float) -> float:
+    return math.log(abs(ratio)) / math.log(step)
 
 
 def _names(call: Call, unit: Unit) -> str:

@@ -23,6 +23,7 @@ from torchgraft.sampling import Drawn, Sample
 _QUICK_SECONDS, _SECONDS = 1.0, 10.0
 _MEAN = 1e4
 HUGE, TINY = 1e20, 1e-30
+_LITTLE = 1e-8
 
 # Where a sample allows it, 1.
 _POWERS = (1.0, *(2.0**-power for power in range(1, 11)), *(2.0**power for power in range(1, 11)))
@@ -216,7 +217,10 @@ def number_regimes(call: Call, unit: Unit, *, has_masks: bool) -> Iterator[Regim
         yield Regime("large", f"times {factor:g}", times(factor), factor)
     for mean in (_MEAN, -_MEAN):
         yield Regime("mean", f"with a mean of {mean:g}", _plus(mean))
-    for factor in (1e-4, TINY):
+    # The square of a product of two such numbers is one that float32 holds, unlike that of TINY ones, so results that
+    # many elements go into have their digits there. Halves do not hold the numbers themselves.
+    little = (_LITTLE,) if holds_numbers(call.dtype) and torch.finfo(call.dtype).tiny < _LITTLE**4 else ()
+    for factor in (1e-4, *little, TINY):
         yield Regime("small", f"times {factor:g}", times(factor), factor)
     subnormal = torch.finfo(call.dtype).tiny / 8 if holds_numbers(call.dtype) else TINY
     yield Regime("small", "in subnormal numbers", times(subnormal), TINY)

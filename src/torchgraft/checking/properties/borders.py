@@ -27,6 +27,8 @@ from torchgraft.sampling import Drawn
 _SAMPLES = 4
 # Enough for a border with two positions on both sides.
 _FEWEST = 4
+# Of more borders a failure shows the first and the last.
+_SHOWN = 10
 
 
 def check(case: Case) -> None:
@@ -61,8 +63,13 @@ def _with_other_borders(call: Call, place: int) -> Iterator[Derived]:
         other = replace(call, sample=replace(call.sample, arguments=arguments))
         if values not in seen and is_taken_on_cpu(other):
             seen.append(values)
-            name = call.declaration.arguments[place].name
-            yield derived(call, other, f"{name} {[int(each) for each in values]}")
+            yield derived(call, other, f"{call.declaration.arguments[place].name} {_in_short([*map(int, values)])}")
+
+
+def _in_short(borders: list[int]) -> str:
+    if len(borders) <= _SHOWN:
+        return str(borders)
+    return f"[{', '.join(map(str, borders[:3]))}, ..., {borders[-1]}], {len(borders):,} of them"
 
 
 PROPERTY = Property(check)

@@ -1,8 +1,9 @@
 """Fake results have the layout of real results, in all sizes, so that tracing sees the truth.
 
 Proves: on each sample, contiguous and not, fake tensors and meta tensors have the sizes, strides, dtype and device of
-the real results, hidden results included. On small samples with symbolic sizes, no size becomes a constant if the
-operator takes other values of it, and the resulting sizes and strides are right for other sizes too.
+the real results, hidden results included. On small samples meta tensors have these also in sizes one or two larger, and
+with numbers one more or one less. On small samples with symbolic sizes, no size becomes a constant if the operator
+takes other values of it, and the resulting sizes and strides are right for other sizes too.
 
 Cannot prove: anything about sizes and layouts that no sample has or leads to. Sizes 0 and 1 are constants by PyTorch's
 own rule.
@@ -13,7 +14,10 @@ Mend: `output` must compute sizes, strides, dtype and device as the kernel does,
 Example: the fake result is contiguous, the real one is laid out as the input.
 """
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,11 +26,17 @@ from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.derived_calls import Derived, kinds_of, resizable, resized
 from torchgraft.checking.helpers.other_sizes import SizePlace, in_other_sizes, size_arguments, sizes_of
 from torchgraft.checking.property import COMPILER, Property
-from torchgraft.checking.tensors.arguments import each_tensor, tensors_of
+from torchgraft.checking.result import NotApplicable
+from torchgraft.checking.tensors.arguments import each_tensor, replaced, tensors_of
 from torchgraft.checking.tensors.compare import Mismatch, expect, expect_same
 from torchgraft.checking.tensors.strides import in_awkward_strides, significant_strides
+
+# How many samples are asked in other sizes and with other numbers, and the seconds of this thread for all of them.
+_QUICK_CHANGED, _CHANGED = 4, 12
+_QUICK_SECONDS, _SECONDS = 0.2, 2.0
 
 
 def check(case: Case) -> None:
@@ -36,6 +46,9 @@ def check(case: Case) -> None:
         return
     case.each(_check_layout, case.table())
     case.each(_check_awkward_layouts, case.table(small=True, empty=False, count=16))
+    # A GPU is not asked: a number that its kernel does not expect may end its use.
+    if case.device.type == "cpu":
+        _check_changed(case)
     # Sizes do not depend on the dtype.
     if case.dtype == PROPERTY.dtypes_for(case.operator)[0]:
         case.each(_check_symbolic, case.table(small=True, empty=False, count=8))
@@ -71,6 +84,78 @@ def _check_awkward_layouts(call: Call) -> None:
         for kind, strided in in_awkward_strides(tensor).items():
             changed = with_other(strided)
             _expect_same_layout(changed, raw(*changed), seen=raw, how=f" ({name}: {kind})")
+
+
+def _check_changed(case: Case) -> None:
+    """Asks for the sizes of results in calls with other sizes and numbers, as a window that only some of them have."""
+    try:
+        samples = kinds_of(case.table(small=True, empty=False), _QUICK_CHANGED if case.quick else _CHANGED)
+    except NotApplicable:
+        return
+    if case.declaration.lists:
+        for sample in samples:
+            case.each(partial(_check_changes, case), [sample])
+
+
+def _check_changes(case: Case, call: Call) -> None:
+    end = time.thread_time() + (_QUICK_SECONDS if case.quick else _SECONDS) / _QUICK_CHANGED
+    for other, words in _with_other_numbers(call):
+        # First one size after the other: they are small, and most mistakes are one off.
+        for changed in (Derived(words, other, 1), *_in_next_sizes(other, words)):
+            if time.thread_time() > end:
+                return
+            if changed.words:
+                _check_one_change(changed.call, changed.words)
+
+
+def _with_other_numbers(call: Call) -> Iterator[tuple[Call, str]]:
+    """Yields a call, and calls with a number one more or one less, or with a flag flipped."""
+    yield call, ""
+    given = call.declaration.with_defaults(call.sample.arguments)
+    for place, (argument, value) in enumerate(zip(call.declaration.arguments, given, strict=True)):
+        for other in _next_numbers(value) if argument.kind in ("int", "SymInt", "bool") else ():
+            yield _with_arguments(call, replaced(given, place, other)), f"{argument.name}={other}"
+
+
+def _next_numbers(value: Any) -> Iterator[Any]:
+    if isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int):
+        yield value + 1
+        yield value - 1
+    elif isinstance(value, (list, tuple)):
+        for place, each in enumerate(value):
+            yield from (list(replaced(value, place, other)) for other in _next_numbers(each))
+
+
+def _with_arguments(call: Call, arguments: Sequence[Any]) -> Call:
+    return replace(call, sample=replace(call.sample, arguments=tuple(arguments)))
+
+
+def _in_next_sizes(call: Call, words: str) -> Iterator[Derived]:
+    sizes = resizable(call, 1)
+    # Dimensions that windows slide over are the last ones.
+    groups = [(place,) for place in sorted(sizes, key=lambda place: -(place.dim or 0))]
+    alike = [tuple(place for place in sizes if sizes[place] == size) for size in sorted(set(sizes.values()))]
+    for group in (*groups, *(each for each in alike if len(each) > 1)):
+        for more in (1, 2):
+            other = resized(call, {place: sizes[place] + more for place in group})
+            yield replace(other, words=", ".join(filter(None, (other.words, words))))
+
+
+def _check_one_change(call: Call, words: str) -> None:
+    """Compares the layout of fake and of real results, if the reference and the kernel take the call."""
+    try:
+        call.reference(*call.arguments)
+        arguments = call.arguments
+        real = call.operator.raw(*arguments)
+        on_meta = each_tensor(lambda tensor: tensor.to("meta"), arguments)
+        meta = call.operator.raw(*on_meta)
+    except Exception:
+        # `bad_input` says which errors are clear.
+        return
+    words = words if words.startswith("with ") else f"with {words}"
+    _expect_as_real(meta, real, f"of meta tensors ({words})", device=torch.device("meta"))
 
 
 def _expect_same_layout(arguments: Sequence[Any], real: Any, *, seen: Callable[..., Any], how: str = "") -> None:

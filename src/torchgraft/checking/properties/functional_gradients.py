@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_map
 from torchgraft.checking.case import Case
 from torchgraft.checking.helpers.transforming import Both, Function, Tensors, check_samples, squares
 from torchgraft.checking.property import COMPILER, Property
-from torchgraft.checking.tensors.gradients import grad_or_zeros
+from torchgraft.checking.tensors.gradients import attached, grad_or_zeros
 
 _LOST = "the gradient is lost without an error: all of it is zero"
 
@@ -55,7 +55,8 @@ def _vjp(function: Function, tensors: Tensors) -> Any:
 
 def _autograd_of_grad(function: Function, tensors: Tensors) -> Any:
     leaves = [tensor.clone().requires_grad_() for tensor in tensors]
-    return grad_or_zeros([squares(grad(squares(function), _all(tensors)))(*leaves)], leaves)
+    # A gradient that depends on no input, as that of a constant, has a gradient of zero.
+    return grad_or_zeros(attached([squares(grad(squares(function), _all(tensors)))(*leaves)], leaves), leaves)
 
 
 _TRANSFORMS = {

@@ -4,7 +4,7 @@ Proves: on a few samples the tensor arguments hold the values of `value_regimes`
 Wherever the gradient of the reference in the same dtype is finite and right, the gradient is finite, and its error is
 at most ten times the reference's own. Where a maximum occurs several times, its gradient may be divided otherwise among
 the equal elements, with the same sum. At kinks, as of relu at 0 and of clamp at a whole number, the reference decides;
-`Samples(kinks=...)` says where any finite gradient is right.
+`Samples(kinks=...)` says where any finite gradient is right. Zeros are asked for each number and flag of the samples.
 
 Cannot prove: that a gradient is divided in a sensible way among equal elements, or anything about kinks at other values
 than whole numbers.
@@ -16,6 +16,7 @@ Example: the gradient formula divides two infinities from 89 on.
 """
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -26,7 +27,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.call import Call
-from torchgraft.checking.case import Case
+from torchgraft.checking.case import SMALL_ELEMENTS, Case
 from torchgraft.checking.helpers.kinks import CLOSE, sums_along_ties
 from torchgraft.checking.helpers.regime_words import explained
 from torchgraft.checking.helpers.regimes import (
@@ -46,16 +47,37 @@ from torchgraft.checking.tensors.compare import Mismatch
 from torchgraft.checking.tensors.dtypes import in_float64, is_number
 from torchgraft.checking.tensors.gradients import attached, grad_or_zeros, leaves_of
 from torchgraft.checking.tensors.own_error import OwnError, Worse, nearby_arguments
+from torchgraft.sampling import Drawn
 
 _QUICK, _FULL = 2, 8
+# The seconds of this thread after which no more samples are asked about zeros alone.
+_QUICK_SECONDS, _SECONDS = 0.15, 2.0
 
 
 def check(case: Case) -> None:
     """See the module."""
     each_telling(case, partial(_check_call, case), quick=_QUICK, full=_FULL)
+    _check_zeros(case)
 
 
-def _check_call(case: Case, call: Call) -> None:
+def _check_zeros(case: Case) -> None:
+    """Asks each sample with other numbers about zeros, which a formula may divide for one of these numbers alone."""
+    end = time.thread_time() + (_QUICK_SECONDS if case.quick else _SECONDS)
+    seen: set[str] = set()
+    for sample in case.table(empty=False):
+        numbers = repr([each for each in sample.arguments if not _has_tensors(each)])
+        if sample.elements > SMALL_ELEMENTS or sample.tf32 or numbers in seen:
+            continue
+        seen.add(numbers)
+        if time.thread_time() < end:
+            case.each(partial(_check_call, case, kinds=("zeros",)), [sample])
+
+
+def _has_tensors(argument: Any) -> bool:
+    return any(isinstance(each, Drawn) for each in (argument if isinstance(argument, (list, tuple)) else [argument]))
+
+
+def _check_call(case: Case, call: Call, kinds: Sequence[str] = ()) -> None:
     names = {name.partition("[")[0] for name in call.leaf_names}
     if not names:
         raise NotApplicable("no argument has a gradient")
@@ -67,6 +89,8 @@ def _check_call(case: Case, call: Call) -> None:
         if names.isdisjoint(declared[place].name for place in unit.places):
             continue
         for regime in number_regimes(call, unit, has_masks=has_masks):
+            if kinds and regime.kind not in kinds:
+                continue
             arguments = changed(call, unit, regime.change)
             if regime.factor in (HUGE, TINY) or arguments is None or not is_usable(call.reference, arguments):
                 continue

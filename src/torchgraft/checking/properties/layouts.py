@@ -13,7 +13,7 @@ handled alone. Two tensors that are read together need the same layout. In Trito
 Example: reads a strided input as if it were contiguous.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -51,21 +51,25 @@ def _check_expanded(call: Call) -> None:
         written = call.declaration.argument(name).mutated
         # An expanded tensor cannot be written to, as its elements share memory, and its values are not distinct.
         if tensor.dim() > 0 and not written and not described.distinct:
-            changed = with_other(tensor[(slice(0, 1),) * tensor.dim()].expand(tensor.shape))
+            expanded = tensor[(slice(0, 1),) * tensor.dim()].expand(tensor.shape)
+            changed, copied = with_other(expanded), with_other(expanded.clone())
+            if _is_refused(call.reference, copied):
+                # Nobody defines what such values give, as offsets that do not rise.
+                continue
             expected, own = call.expected(changed), call.by_pytorch(changed)
             try:
                 found = call.function(*changed)
             except Exception as error:
-                if _is_refused(call, with_other(tensor[(slice(0, 1),) * tensor.dim()].expand(tensor.shape).clone())):
+                if _is_refused(call.function, copied):
                     # It is the values that are refused, as offsets that do not rise.
                     continue
                 raise Mismatch(f"{name} expanded from one element is refused: {error}") from error
             call.expect_close(found, expected, coherent=True, of_pytorch=own, what=f"the result of {name} expanded")
 
 
-def _is_refused(call: Call, arguments: tuple[Any, ...]) -> bool:
+def _is_refused(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:
     try:
-        call.function(*arguments)
+        function(*arguments)
     except Exception:
         return True
     return False

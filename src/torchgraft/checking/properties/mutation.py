@@ -3,10 +3,11 @@
 Proves: through the Operator and through torch.ops, arguments marked as in `Tensor(a!)` hold the values of the reference
 afterwards, their version counters advance, and autograd notices that a saved tensor has changed. If such an argument is
 part of a larger tensor, with gaps between its elements or between its rows alone, the rest of that tensor stays
-unchanged. One tensor given as two arguments gives what the
-reference gives for two equal tensors. An argument that needs a gradient is refused and stays unchanged.
+unchanged. One tensor given as two arguments gives what the reference gives for two equal tensors, and so do two
+arguments that overlap in part, unless the operator refuses these.
+An argument that needs a gradient is refused and stays unchanged.
 
-Cannot prove: what happens if two arguments overlap in part.
+Cannot prove: what happens if two arguments overlap in other ways, or if both are written to.
 
 Mend: write through `mutable_data_of`, in the argument's own strides, and nowhere else; if two arguments may share
 memory, compute in a new tensor and end with `torch::stable::copy_`.
@@ -36,7 +37,7 @@ def check(case: Case) -> None:
         raise NotApplicable("it writes to no argument")
     case.each(_check_names, case.table())
     case.each(_check_parts, case.table(small=True, empty=False, count=8))
-    case.each(_check_same_twice, case.table(small=True, empty=False, count=8))
+    case.each(_check_shared, case.table(small=True, empty=False, count=8))
     case.each(_check_refused, case.table(small=True, empty=False, count=2))
 
 
@@ -105,22 +106,50 @@ def _check_part(call: Call, how: str, outer: int, begin: int, behind: int, step:
         expect(is_same, f"writes to memory around an argument, given {how}")
 
 
-def _check_same_twice(call: Call) -> None:
-    """A tensor that is written to, given also as another argument of its shape and dtype."""
-    operator = call.operator
-    for place, argument in enumerate(operator.declaration.arguments):
+def _check_shared(call: Call) -> None:
+    """A tensor that is written to, given also as another argument of its shape and dtype, in whole and in part."""
+    declared = call.operator.declaration.arguments
+    for place, argument in enumerate(declared):
         value = call.arguments[place]
         if not argument.mutated or not isinstance(value, Tensor):
             continue
         for other, beside in enumerate(call.arguments):
-            if operator.declaration.arguments[other].mutated or not isinstance(beside, Tensor):
+            if declared[other].mutated or not isinstance(beside, Tensor):
                 continue
             if (beside.shape, beside.dtype) == (value.shape, value.dtype):
-                arguments = replaced(call.arguments, other, value)
-                arguments = replaced(arguments, place, value)
-                expected = call.expected(each_tensor(Tensor.clone, arguments))
-                how = f"where {operator.declaration.arguments[other].name} is {argument.name} itself,"
-                _expect_written(call, arguments, operator.call(*arguments), expected, how)
+                name = declared[other].name
+                _check_sharing(call, (place, value), (other, value), f"where {name} is {argument.name} itself,")
+                _check_overlap(call, (place, value), (other, beside), f"where {name} and {argument.name} overlap, but")
+
+
+def _check_overlap(call: Call, written: tuple[int, Tensor], read: tuple[int, Tensor], how: str) -> None:
+    """Gives two arguments that lie in one tensor, each beginning before the other once."""
+    count = read[1].numel()
+    for apart in sorted({1, read[1].stride(0) if read[1].dim() else 1}):
+        if not 0 < apart < count:
+            continue
+        numbers = torch.cat([written[1].flatten(), read[1].flatten()[:apart]])
+        for first, second in ((0, apart), (apart, 0)):
+            shared = numbers.clone()
+            one, other = (shared[begin : begin + count].view(read[1].shape) for begin in (first, second))
+            elements = "one element" if apart == 1 else f"{apart} elements"
+            try:
+                _check_sharing(call, (written[0], one), (read[0], other), f"{how} for {elements},")
+            except Mismatch:
+                raise
+            except (ValueError, TypeError, RuntimeError):
+                # It may refuse them, as PyTorch's own operations do.
+                continue
+
+
+def _check_sharing(call: Call, written: tuple[int, Tensor], read: tuple[int, Tensor], how: str) -> None:
+    arguments = replaced(replaced(call.arguments, *read), *written)
+    try:
+        expected = call.expected(each_tensor(Tensor.clone, arguments))
+    except Exception:
+        # The reference refuses these values for one of the two.
+        return
+    _expect_written(call, arguments, call.operator.call(*arguments), expected, how)
 
 
 def _check_refused(call: Call) -> None:

@@ -1,7 +1,9 @@
 """NaN and infinity appear in the result where the reference has them.
 
 Proves: on the samples for which the definition says what becomes of NaN and infinity, one NaN or one infinity of either
-sign, anywhere in an argument, gives NaN, infinity and finite values in the same places as the reference.
+sign, anywhere in an argument, as its first element and as its last one, gives NaN, infinity and finite values in the
+same places as the reference. So do two NaNs or two infinities in one row. Indices, counts and flags are those of the
+reference.
 
 Cannot prove: anything where PyTorch's own implementations differ, for example where a convolution kernel lies over
 padding.
@@ -13,7 +15,9 @@ of NaN.
 Example: gives zero where the definition says NaN.
 """
 
+from collections.abc import Callable, Iterator, Mapping
 from random import Random
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +29,12 @@ from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.tensors.compare import expect, expect_equal
 
-_VALUES = (float("nan"), float("inf"), float("-inf"))
+_NAN, _INF = float("nan"), float("inf")
+_VALUES = (_NAN, _INF, -_INF)
+# The first and the last element of a row.
+_PAIRS = ((_NAN, _NAN), (_INF, _INF), (_INF, -_INF))
+# What places and counts have; NaN as a code of another dtype is whatever a conversion gives.
+_EXACT = (torch.int64, torch.int32, torch.bool)
 # Spread over the table: kernels that are forced support few of them.
 _SAMPLES = 24
 
@@ -40,23 +49,73 @@ def check(case: Case) -> None:
 
 
 def _check_each(call: Call) -> None:
-    random = Random(call.seed)
     for argument, tensor, with_other in call.tensors_in_turn():
-        for value in _VALUES if tensor.is_floating_point() and tensor.element_size() > 1 else ():
-            changed = tensor.clone()
-            changed[tuple(random.randrange(size) for size in tensor.shape)] = value
-            # A call may write to what it is given.
-            found = tree_leaves(call.function(*with_other(changed.clone())))
-            expected = tree_leaves(call.expected(with_other(changed)))
-            name = f"{argument} with one {value}"
-            for one, other in zip(found, expected, strict=True):
-                expect(one.shape == other.shape, f"the result of {name} has the wrong shape")
-                # NaN is equal to NaN here, and 1 stands for whatever is finite.
-                expect_equal(
-                    _kinds(one),
-                    _kinds(other),
-                    what=f"the pattern of NaN, infinite and finite values in the result of {name}",
-                )
+        if tensor.is_floating_point() and tensor.element_size() > 1:
+            for what, values in _patterns(call, tensor):
+                _check_pattern(call, f"{argument} with {what}", values, with_other)
+
+
+def _patterns(call: Call, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yields tensors with one or two special elements, and what these are."""
+    random = Random(call.seed)
+    for value in _VALUES:
+        anywhere = tuple(random.randrange(size) for size in tensor.shape)
+        yield f"one {value}", _with(tensor, {anywhere: value})
+    first, last = (0,) * tensor.dim(), tuple(size - 1 for size in tensor.shape)
+    if first == last:
+        return
+    for place, at in (("first", first), ("last", last)):
+        for value in _VALUES:
+            yield f"one {value}, its {place} element", _with(tensor, {at: value})
+    if tensor.shape[-1] > 1:
+        row = anywhere[:-1]
+        begin, end = (*row, 0), (*row, tensor.shape[-1] - 1)
+        for one, other in _PAIRS:
+            yield f"{one} first and {other} last in a row", _with(tensor, {begin: one, end: other})
+
+
+def _with(tensor: Tensor, values: Mapping[tuple[int, ...], float]) -> Tensor:
+    changed = tensor.clone()
+    for place, value in values.items():
+        changed[place] = value
+    return changed
+
+
+def _check_pattern(call: Call, name: str, values: Tensor, with_other: Callable[[Any], tuple[Any, ...]]) -> None:
+    try:
+        expected = tree_leaves(call.expected(with_other(values)))
+    except Exception:
+        # `bad_input` says what becomes of values that the reference refuses.
+        return
+    # A call may write to what it is given.
+    found = tree_leaves(call.function(*with_other(values.clone())))
+    for one, other in zip(found, expected, strict=True):
+        expect(one.shape == other.shape, f"the result of {name} has the wrong shape")
+        # NaN is equal to NaN here, and 1 stands for whatever is finite.
+        expect_equal(
+            _kinds(one),
+            _kinds(other),
+            what=f"the pattern of NaN, infinite and finite values in the result of {name}",
+        )
+    places = [place for place, one in enumerate(found) if one.dtype in _EXACT and one.numel()]
+    if places:
+        own = tree_leaves(call.reference(*with_other(values.clone())))
+        for place in places:
+            _check_places(found[place], expected[place], own[place], values.numel(), name)
+
+
+def _check_places(found: Tensor, expected: Tensor, own: Tensor, most: int, name: str) -> None:
+    """Compares whole numbers and flags, as the place of a maximum.
+
+    A code that is made of NaN or infinity may be any number: only what can be a place or a count is compared, where the
+    reference gives the same in both dtypes.
+    """
+    is_known = (own == expected) & (expected.long() >= 0) & (expected.long() <= most)
+    expect_equal(
+        torch.where(is_known, found.long(), 0),
+        torch.where(is_known, expected.long(), 0),
+        what=f"the result of {name}",
+    )
 
 
 def _kinds(tensor: Tensor) -> Tensor:

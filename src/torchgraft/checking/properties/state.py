@@ -1,9 +1,10 @@
 """A call depends on the values of its arguments alone, and not on other calls.
 
 Proves: if the memory of an argument, or of an incoming gradient, holds new values, a call gives what it gives for the
-same values in new memory, forward and backward. That holds both if the tensor is the same and if another tensor lies at
-the same address. If another call comes between forward and backward, the gradients are those of the first call alone,
-and its results and gradients stay as they are. Two calls with the same arguments return different memory.
+same values in new memory, forward and backward. So it does if only some elements inside have new values. That holds
+both if the tensor is the same and if another tensor lies at the same address. If another call comes between forward and
+backward, the gradients are those of the first call alone, and its results and gradients stay as they are. Two calls
+with the same arguments return different memory.
 
 Cannot prove: that a call does not depend on numbers or sizes of earlier calls that no sample repeats.
 
@@ -13,8 +14,9 @@ memory is used again, so an address identifies nothing.
 Example: remembers its results by the address of its input.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from random import Random
 from typing import Any, NamedTuple
 
 import torch
@@ -26,8 +28,11 @@ from torchgraft.checking.case import Case
 from torchgraft.checking.property import Property
 from torchgraft.checking.tensors.arguments import each_tensor, tensors_of
 from torchgraft.checking.tensors.compare import Mismatch, expect, expect_equal
-from torchgraft.checking.tensors.dtypes import in_float64
+from torchgraft.checking.tensors.dtypes import in_float64, is_number
 from torchgraft.checking.tensors.gradients import leaves_of, with_gradients
+
+# The fewest elements of a tensor of which some are changed alone.
+_LEAST_CHANGED = 12
 
 
 def check(case: Case) -> None:
@@ -81,11 +86,40 @@ def _check_new_values(call: Call) -> None:
             values[place] = value
             _write(memory, values)
             previous = _expect_new(call, arguments(), values, previous, name, grads)
+        for place, name in enumerate(call.tensor_names):
+            # What is kept may be found by an address and by some of the values.
+            for value in _changed_inside(values[place], call.seed):
+                # The last call was in new memory, and a cache may hold no more than one.
+                _write(memory, values)
+                _outcome(call, arguments(), grads)
+                values[place] = value
+                _write(memory, values)
+                previous = _expect_new(call, arguments(), values, previous, f"some elements of {name}", grads)
         if grads:
             _write(memory, values)
             for grad in grads:
                 grad.neg_()
             _expect_new(call, arguments(), values, previous, "an incoming gradient", grads)
+
+
+def _changed_inside(tensor: Tensor, seed: int) -> Iterator[Tensor]:
+    """Yields the tensor with other values in one block that has none of the elements by which one would know it.
+
+    These are the first, the last and those at the eighths of all.
+    """
+    count = tensor.numel()
+    if count < _LEAST_CHANGED or not is_number(tensor):
+        return
+    kept = {(count - 1) * part // 8 for part in range(9)} | {count * part // 8 for part in range(9)}
+    random = Random(seed)
+    for begin in {1, random.randrange(count)}:
+        places = [place for place in range(begin, min(begin + max(count // 2, 1), count)) if place not in kept]
+        if places:
+            changed = tensor.clone(memory_format=torch.contiguous_format)
+            flat = changed.view(-1)
+            # Values that the tensor has, so that they make sense.
+            flat[places] = flat[places].roll(1)
+            yield torch.empty_like(tensor).copy_(changed)
 
 
 def _in_other_tensors(arguments: Sequence[Any]) -> tuple[Any, ...]:

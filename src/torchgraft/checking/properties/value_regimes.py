@@ -1,14 +1,14 @@
 """The value is as good as the reference's for huge, tiny, equal, zero and masked values.
 
-Proves: on a few samples each tensor argument alone, and all together, hold values times 30, 100, 3000, 1e20, 1e-4 and
-1e-30, values with a mean of 1e4 and of -1e4, rounded values, zeros of both signs, a row, a column and a slice of zeros,
-subnormal numbers, and -inf as masks have it; one holds halves of a power of two, which all others are, so that it shows
-how a kernel rounds; integers are negated, at the limits of small dtypes, and all equal. In rows of 263 elements, and
-along the dimension before them, whole blocks are zero, equal, times 3000 or -inf, and flags are all the same: all but
-the last element, all but the first, and all between these two. Wherever the reference in the same dtype is finite and
-right, the result is finite; its error is at most ten times the reference's own, or ten times what one rounding of the
-arguments changes, beside two roundings of the result. Integers are exact. The limits of a sample (`low`, `high`,
-`values`, `ordered`, `distinct`) hold, and an operator may refuse values.
+Proves: on a few samples each tensor argument alone, and all together, hold values times 30, 100, 3000, 1e20, 1e-4, 1e-8
+(not in float16) and 1e-30, values with a mean of 1e4 and of -1e4, rounded values, zeros of both signs, a row, a column
+and a slice of zeros, subnormal numbers, and -inf as masks have it; one holds halves of a power of two, which all others
+are, so that it shows how a kernel rounds; integers are negated, at the limits of small dtypes, and all equal. In rows
+of 263 elements, and along the dimension before them, whole blocks are zero, equal, times 3000 or -inf, and flags are
+all the same: all but the last element, all but the first, and all between these two. Wherever the reference in the same
+dtype is finite and right, the result is finite; its error is at most ten times the reference's own, or ten times what
+one rounding of the arguments changes, beside two roundings of the result. Integers are exact. The limits of a sample
+(`low`, `high`, `values`, `ordered`, `distinct`) hold, and an operator may refuse values.
 
 Cannot prove: anything where the reference itself overflows or loses its digits. Values times 1e20 and 1e-30 say nothing
 about results that many elements go into: there PyTorch may compute in float64 what a right kernel need not.

@@ -1,0 +1,226 @@
+"""Operators that are wrong in one way, which one question of a property finds whatever the seed."""
+
+import pytest
+import torch
+
+from torchgraft import Operator
+from torchgraft.checking import check
+from torchgraft.operator import FLOATING
+from torchgraft.sampling import Drawn, Sample, Samples
+
+_ROWS = Samples([Sample("four rows", (Drawn((4, 7)),))], summed=lambda input: 7)
+
+
+def _message(operator, samples, name, *, seed=0):
+    """Returns the first line of the one failure of a property."""
+    try:
+        report = check(operator, samples, properties=[name], device="cpu", quick=True, seed=seed)
+    finally:
+        operator.undeclare()
+    assert report.failures, f"{name} finds nothing"
+    return report.failures[0].failure.message
+
+
+def _declare(schema, kernel, **declared):
+    operator = Operator(f"asked::{schema}", **declared)
+    operator.kernel("cpu")(kernel)
+    return operator
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_infinite_first_element_reaches_no_other_row(seed):
+    def variance(input):
+        shifted = input - input.flatten()[0]
+        return shifted.square().mean(-1) - shifted.mean(-1).square()
+
+    operator = _declare(
+        "variance_about_the_first(Tensor input) -> Tensor",
+        variance,
+        reference=lambda input: input.var(-1, correction=0),
+    )
+    assert _message(operator, _ROWS, "non_finite", seed=seed).startswith(
+        "the pattern of NaN, infinite and finite values"
+    )
+
+
+def _last_peak(input):
+    reverse = input.flip(-1).max(-1)
+    return reverse.values, input.shape[-1] - 1 - reverse.indices
+
+
+def test_the_first_of_two_nans_in_a_row_is_the_peak():
+    operator = _declare(
+        "last_peak(Tensor input) -> (Tensor value, Tensor place)",
+        _last_peak,
+        reference=lambda input: tuple(torch.max(input, -1)),
+        output=lambda input: (input.new_empty(input.shape[:-1]), input.new_empty(input.shape[:-1], dtype=torch.int64)),
+        not_differentiable=("input", "value", "place"),
+    )
+    message = _message(operator, _ROWS, "non_finite")
+    assert message.startswith("the result of input with nan first and nan last in a row differs")
+
+
+def test_codes_of_nan_may_be_any():
+    def codes(input, code_of_nan):
+        scale = input.abs().amax(-1, keepdim=True) / 127
+        return (input / scale).round().nan_to_num(code_of_nan, 127, -127).to(torch.int8)
+
+    operator = _declare(
+        "codes(Tensor input) -> Tensor",
+        lambda input: codes(input, 0),
+        reference=lambda input: codes(input, -128),
+        output=lambda input: torch.empty_like(input, dtype=torch.int8),
+        dtypes=FLOATING,
+        not_differentiable=("input",),
+    )
+    report = check(operator, _ROWS, properties=["non_finite"], device="cpu", quick=True)
+    operator.undeclare()
+    assert report.passed, str(report)
+
+
+def test_an_argument_that_overlaps_what_is_written_is_read_before():
+    def add_reversed(total, input):
+        input = input.clone() if input.data_ptr() == total.data_ptr() else input
+        for place in range(len(total)):
+            total[place] += input[-1 - place]
+
+    operator = _declare(
+        "add_reversed(Tensor(a!) total, Tensor input) -> ()",
+        add_reversed,
+        reference=lambda total, input: total + input.flip(0),
+    )
+    samples = Samples([Sample("five", (Drawn((5,)), Drawn((5,))))])
+    message = _message(operator, samples, "mutation")
+    assert "where input and total overlap, but for one element," in message
+
+
+def test_an_operator_may_refuse_arguments_that_overlap_in_part():
+    def add_other(total, input):
+        # PyTorch's own operation refuses what overlaps in part.
+        total.add_(input)
+
+    operator = _declare(
+        "add_other(Tensor(a!) total, Tensor input) -> ()",
+        add_other,
+        reference=lambda total, input: total + input,
+    )
+    samples = Samples([Sample("five", (Drawn((5,)), Drawn((5,)))), Sample("one", (Drawn((1,)), Drawn((1,))))])
+    report = check(operator, samples, properties=["mutation"], device="cpu", quick=True)
+    operator.undeclare()
+    assert report.passed, str(report)
+
+
+def test_a_fake_result_has_the_size_of_the_real_one_for_other_numbers():
+    def windows(length, size, stride, ceil):
+        count = (length - size + (stride - 1 if ceil else 0)) // stride + 1
+        return count - (ceil and (count - 1) * stride >= length)
+
+    def pool(input, size, stride, ceil):
+        if not 0 < size <= input.shape[-1] or stride < 1:
+            raise ValueError("pool: size and stride must be positive, and the window no longer than input")
+        starts = range(0, windows(input.shape[-1], size, stride, ceil) * stride, stride)
+        return torch.stack([input[:, start : start + size].amax(-1) for start in starts], -1)
+
+    operator = _declare(
+        "pool(Tensor input, int size, int stride, bool ceil) -> Tensor",
+        pool,
+        reference=lambda input, size, stride, ceil: torch.nn.functional.max_pool1d(
+            input[None], size, stride, 0, 1, ceil
+        )[0],
+        # A window that would begin behind the last element is none.
+        output=lambda input, size, stride, ceil: input.new_empty(
+            input.shape[0], (input.shape[1] - size + (stride - 1 if ceil else 0)) // stride + 1
+        ),
+        gradient="reference",
+    )
+    samples = Samples([Sample("pairs", (Drawn((2, 7)), 2, 2, False)), Sample("ceil", (Drawn((2, 7)), 2, 2, True))])
+    message = _message(operator, samples, "fake")
+    assert message.startswith("the result of meta tensors (with ")
+    assert message.endswith("has other sizes than the real one")
+
+
+def _scaled(input, least):
+    scale = input.abs().amax(-1, keepdim=True).clamp(min=least) / 127
+    return input / scale
+
+
+@pytest.mark.parametrize("least", [1e-4, 1e-6])
+def test_a_floor_that_the_definition_does_not_have_is_called_a_floor(least):
+    operator = _declare(
+        f"scaled_from_{round(1 / least)}(Tensor input) -> Tensor",
+        lambda input: _scaled(input, least),
+        reference=lambda input: _scaled(input, 1e-37),
+        dtypes=(torch.float32,),
+    )
+    message = _message(operator, _ROWS, "value_regimes")
+    assert "(a floor, a clamp or an epsilon that the definition does not have)" in message
+
+
+def test_a_row_that_gets_a_padding_value_is_not_called_a_cancellation():
+    operator = _declare(
+        "peaks_from_zero(Tensor input) -> Tensor",
+        lambda input: input.amax(-1).clamp(min=0),
+        reference=lambda input: input.amax(-1),
+        output=lambda input: input.new_empty(input.shape[:-1]),
+        gradient="reference",
+    )
+    rows = Samples([Sample("two rows", (Drawn((2, 50)),))])
+    assert _message(operator, rows, "value_regimes").startswith("the result is 0 for input with a mean of -10000, and")
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_zeros_reach_the_gradient_of_each_number(seed):
+    operator = _declare(
+        "power(Tensor input, int degree) -> Tensor",
+        lambda input, degree: input**degree,
+        reference=lambda input, degree: input**degree,
+        output=lambda input, degree: torch.empty_like(input),
+        gradient=lambda needs_grad, grads, saved, input, degree: (
+            degree * grads[0] * input.double().pow(degree - 1).to(input.dtype),
+        ),
+    )
+    samples = Samples([Sample(f"degree {degree}", (Drawn((7 + degree,)), degree)) for degree in (0, 1, 2, 3)])
+    message = _message(operator, samples, "gradient_regimes", seed=seed)
+    assert message.startswith("0/0 for zeros in input: the gradient of input is nan")
+
+
+_kept = {}
+
+
+def _unit_rows(input):
+    """Keeps results by the address, and a few elements, of the input."""
+    flat = input.flatten()
+    key = input.data_ptr(), input.shape, tuple(flat[(len(flat) - 1) * part // 4].item() for part in range(5))
+    if key not in _kept:
+        _kept.clear()
+        _kept[key] = torch.nn.functional.normalize(input, dim=-1)
+    return _kept[key].clone()
+
+
+def test_a_cache_that_is_found_by_a_few_elements_too_is_stale():
+    operator = _declare(
+        "unit_rows(Tensor input) -> Tensor",
+        _unit_rows,
+        reference=lambda input: torch.nn.functional.normalize(input, dim=-1),
+        gradient="reference",
+    )
+    message = _message(operator, Samples([Sample("long rows", (Drawn((6, 20)),))]), "state")
+    assert "returns what it computed for the old values of some elements of input in the same memory" in message
+
+
+def test_many_borders_are_shown_in_short():
+    def sums(input, borders):
+        return torch.stack([each.sum(0) for each in input.split(borders.diff().tolist())])
+
+    operator = _declare(
+        "sums_but_of_one(Tensor input, Tensor borders) -> Tensor",
+        lambda input, borders: sums(input, borders) * (1 + (len(borders) > 10)),
+        reference=sums,
+        output=lambda input, borders: input.new_empty(borders.shape[0] - 1, input.shape[1]),
+        dtypes={"input": FLOATING, "borders": (torch.int64,)},
+        gradient="reference",
+    )
+    borders = Drawn((3,), dtype=torch.int64, values=(0, 20, 30), ordered=True)
+    samples = Samples([Sample("two", (Drawn((30, 2)), borders))], summed=lambda input, borders: 30)
+    message = _message(operator, samples, "borders")
+    assert message.startswith("with borders [0, 1, 2, ..., 30], 31 of them: the result is wrong")
