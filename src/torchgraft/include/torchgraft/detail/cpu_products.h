@@ -132,8 +132,8 @@ TORCHGRAFT_INLINE void multiply_tile(int64_t count, const Rows<T>& rows, const T
   }
 }
 
-// sums = rows @ panel for few rows, at most kBlock, in tiles of nearly equally many, as small ones are slow. While
-// the last of them is computed the next part of the panel, or of the one behind it, comes to the cache.
+// sums = rows @ panel for few rows, at most kBlock, in tiles of nearly equally many, as small ones are slow.
+// While the last of them is computed the next part of the panel, or of the one behind it, comes to the cache.
 template <typename T, int kBytes>
 TORCHGRAFT_INLINE void multiply_rows(const Rows<T>& rows, int64_t count, const T* panel, int64_t depth,
                                      typename Lanes<T, kBytes>::V (*sums)[3]) {
