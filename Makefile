@@ -71,7 +71,8 @@ test-cuda: $(VENV)/build.done ## compile every CUDA kernel for every architectur
 	@# Nothing runs what is made here: the compiler leaves out what costs most time, where it knows how.
 	@$(call configure,build/cuda,-DTORCHGRAFT_CUDA=ALL $(if $(ARCHITECTURES),-DCMAKE_CUDA_ARCHITECTURES="$(ARCHITECTURES)",-UCMAKE_CUDA_ARCHITECTURES) \
 	    -DCMAKE_CUDA_FLAGS="$$(nvcc --help | grep -q -e --Ofast-compile && echo --Ofast-compile=max)")
-	@MAKEFLAGS= NINJA_STATUS="compiling the CUDA library, %f of %t, %w: " $(BIN)/cmake --build build/cuda --target torchgraft_cuda
+	@MAKEFLAGS= NINJA_STATUS="compiling the CUDA library, %f of %t, %w: " $(BIN)/cmake --build build/cuda \
+	    --target torchgraft_cuda torchgraft_recurrences_cuda
 
 .PHONY: test-emulated
 test-emulated: build $(VENV)/test.done ## draw calls of CUDA kernels on an emulated GPU, under AddressSanitizer: a night (CALLS=100: of each operator)

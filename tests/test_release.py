@@ -141,11 +141,15 @@ def test_a_package_tags_the_version_of_its_pyproject(tmp_path):
     git(folder, "init", "--quiet")
     for name, value in (("user.name", "me"), ("user.email", "me@example.org")):
         git(folder, "config", name, value)
-    refused = subprocess.run(["make", "release"], cwd=folder, capture_output=True, text=True, check=False)
+    refused = subprocess.run(
+        ["make", "--no-print-directory", "release"], cwd=folder, capture_output=True, text=True, check=False
+    )
     assert refused.returncode != 0
     assert "commit or remove what is changed first" in refused.stdout
     git(folder, "add", "--all")
     git(folder, "commit", "--quiet", "--message", "first")
-    done = subprocess.run(["make", "release"], cwd=folder, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["make", "--no-print-directory", "release"], cwd=folder, capture_output=True, text=True, check=True
+    )
     assert done.stdout == "made v0.1.0; to publish it: git push origin HEAD v0.1.0\n"
     assert git(folder, "tag", "--list", "--format=%(contents)", "v0.1.0") == "tagged_once 0.1.0"

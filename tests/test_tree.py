@@ -194,9 +194,9 @@ def test_every_property_is_a_file_and_says_what_it_proves():
 
 
 # An operator, what belongs to it (lltm_cell), and its layer.
-NAMES = re.compile(
-    rf"\b(?:{'|'.join(FOLDERS)})(?:_[a-z0-9]\w*)?\b|\b(?:{'|'.join(torchgraft.nn.__all__)})\b|depthwise", re.IGNORECASE
-)
+# Layers that have the names of PyTorch's are of recurrences, and these of no operator in a folder.
+LAYERS = [each for each in torchgraft.nn.__all__ if each not in ("GRU", "LSTM", "RNN")]
+NAMES = re.compile(rf"\b(?:{'|'.join(FOLDERS)})(?:_[a-z0-9]\w*)?\b|\b(?:{'|'.join(LAYERS)})\b|depthwise", re.IGNORECASE)
 # Where such a word means something else: each with the words around it, so that nothing more is let through.
 OTHER_MEANINGS = ("a multiplication and a shift",)  # of bits, in place of a division
 

@@ -18,7 +18,7 @@ def stale(*, write: bool) -> list[Path]:
     found = []
     for name in cells.NAMES:
         with TemporaryDirectory() as folder:
-            Recurrence.write_kernels(f"torchgraft::{name}", cells.cell(name), Path(folder))
+            Recurrence.write_kernels(f"{cells.NAMESPACE}::{name}", cells.cell(name), Path(folder))
             for made in sorted(Path(folder).iterdir()):
                 path = FOLDER / name / made.name
                 if path.is_file() and path.read_text() == made.read_text():

@@ -119,15 +119,9 @@ def _declared_in(namespace: str) -> list[Declaration]:
     return [each.declaration for each, _ in _declared if each.declaration.namespace == namespace]
 
 
-# Operators of ours that are declared when what needs them is imported (recurrence/cells/operators.py).
-_DECLARED_LATER = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-
-
 def undeclared(namespace: str, device: str) -> list[str]:
     """The names that loaded libraries implement and that no operator has: typos, or operators not imported yet."""
     declared = {each.name for each in _declared_in(namespace)}
-    if namespace == "torchgraft":
-        declared |= {f"{name}{suffix}" for name in _DECLARED_LATER for suffix in ("", "_grads")}
     return [name for name in native.signatures(namespace, device) if name not in declared]
 
 

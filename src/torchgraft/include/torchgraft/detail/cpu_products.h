@@ -255,6 +255,43 @@ TORCHGRAFT_INLINE void multiply_share(const Product<T>& product, const Share& sh
   }
 }
 
+// Calls `Function::run<kVectorBytes>(arguments...)` compiled for the best instruction set that the processor
+// has: what TORCHGRAFT_VECTOR_CLONES does, for templates too, which it cannot define. It costs a call and a
+// question to the processor, and `run` and what it calls must be TORCHGRAFT_INLINE.
+template <typename Function>
+struct OnBestVectors {
+  template <typename... Arguments>
+  static void call(const Arguments&... arguments) {
+#if !defined(TORCHGRAFT_HAS_TARGETS)
+    call_for<16>(arguments...);
+#elif defined(TORCHGRAFT_X86_64_LEVEL)
+    call_for<(TORCHGRAFT_X86_64_LEVEL == 4 ? 64 : 32)>(arguments...);
+#else
+    if (__builtin_cpu_supports("x86-64-v4")) {
+      call_for<64>(arguments...);
+    } else if (__builtin_cpu_supports("x86-64-v3")) {
+      call_for<32>(arguments...);
+    } else {
+      call_for<16>(arguments...);
+    }
+#endif
+  }
+
+ private:
+  template <int kVectorBytes>
+  struct For {
+    template <typename... Arguments>
+    static TORCHGRAFT_INLINE void run(const Arguments&... arguments) {
+      Function::template run<kVectorBytes>(arguments...);
+    }
+  };
+
+  template <int kVectorBytes, typename... Arguments>
+  static void call_for(const Arguments&... arguments) {
+    Compiled<kVectorBytes>::template call<For<kVectorBytes>>(arguments...);
+  }
+};
+
 // The least multiplications for which a thread is worth waking.
 inline constexpr int64_t kProductsGrain = 1 << 18;
 

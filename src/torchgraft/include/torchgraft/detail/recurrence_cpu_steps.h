@@ -15,6 +15,7 @@
 namespace torchgraft::recurrence {
 
 using cpu_products::Lanes;
+using cpu_products::OnBestVectors;
 using cpu_products::Share;
 
 // The fewest vectors of units whose gates fill whole panels of three vectors, and those panels.

@@ -1,5 +1,5 @@
 // clang-format off
-// The cell of torchgraft::gru, written by torchgraft from gru_step.
+// The cell of torchgraft_recurrences::gru, written by torchgraft from gru_step.
 #pragma once
 
 // A name of its own: without one, compilers of CUDA mix it up with those in torchgraft's headers.

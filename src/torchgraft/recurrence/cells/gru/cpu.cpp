@@ -1,10 +1,10 @@
 // clang-format off
-// The recurrence torchgraft::gru and its gradients, CPU: written by torchgraft from gru_step.
+// The recurrence torchgraft_recurrences::gru and its gradients, CPU: written by torchgraft from gru_step.
 #include <torchgraft/detail/recurrence_cpu.h>
 
 #include <torchgraft/registration.h>
 
-namespace torchgraft {
+namespace torchgraft_recurrences {
 
 using namespace torchgraft;
 
@@ -22,7 +22,7 @@ auto gru_grads_cpu(Tensor input, Tensor weight_ih, Tensor weight_hh, Tensor init
 
 }  // namespace
 
-TORCHGRAFT_KERNEL(torchgraft, CPU, gru, gru_cpu)
-TORCHGRAFT_KERNEL(torchgraft, CPU, gru_grads, gru_grads_cpu)
+TORCHGRAFT_KERNEL(torchgraft_recurrences, CPU, gru, gru_cpu)
+TORCHGRAFT_KERNEL(torchgraft_recurrences, CPU, gru_grads, gru_grads_cpu)
 
-}  // namespace torchgraft
+}  // namespace torchgraft_recurrences

@@ -1,10 +1,10 @@
 // clang-format off
-// The recurrence torchgraft::gru and its gradients, CUDA: written by torchgraft from gru_step.
+// The recurrence torchgraft_recurrences::gru and its gradients, CUDA: written by torchgraft from gru_step.
 #include <torchgraft/detail/recurrence.cuh>
 
 #include <torchgraft/registration.h>
 
-namespace torchgraft {
+namespace torchgraft_recurrences {
 
 using namespace torchgraft;
 
@@ -22,7 +22,7 @@ auto gru_grads_cuda(Tensor input, Tensor weight_ih, Tensor weight_hh, Tensor ini
 
 }  // namespace
 
-TORCHGRAFT_KERNEL(torchgraft, CUDA, gru, gru_cuda)
-TORCHGRAFT_KERNEL(torchgraft, CUDA, gru_grads, gru_grads_cuda)
+TORCHGRAFT_KERNEL(torchgraft_recurrences, CUDA, gru, gru_cuda)
+TORCHGRAFT_KERNEL(torchgraft_recurrences, CUDA, gru_grads, gru_grads_cuda)
 
-}  // namespace torchgraft
+}  // namespace torchgraft_recurrences

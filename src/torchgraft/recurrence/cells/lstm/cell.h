@@ -1,5 +1,5 @@
 // clang-format off
-// The cell of torchgraft::lstm, written by torchgraft from lstm_step.
+// The cell of torchgraft_recurrences::lstm, written by torchgraft from lstm_step.
 #pragma once
 
 // A name of its own: without one, compilers of CUDA mix it up with those in torchgraft's headers.

@@ -1,10 +1,10 @@
 // clang-format off
-// The recurrence torchgraft::lstm and its gradients, CPU: written by torchgraft from lstm_step.
+// The recurrence torchgraft_recurrences::lstm and its gradients, CPU: written by torchgraft from lstm_step.
 #include <torchgraft/detail/recurrence_cpu.h>
 
 #include <torchgraft/registration.h>
 
-namespace torchgraft {
+namespace torchgraft_recurrences {
 
 using namespace torchgraft;
 
@@ -22,7 +22,7 @@ auto lstm_grads_cpu(Tensor input, Tensor weight_ih, Tensor weight_hh, Tensor ini
 
 }  // namespace
 
-TORCHGRAFT_KERNEL(torchgraft, CPU, lstm, lstm_cpu)
-TORCHGRAFT_KERNEL(torchgraft, CPU, lstm_grads, lstm_grads_cpu)
+TORCHGRAFT_KERNEL(torchgraft_recurrences, CPU, lstm, lstm_cpu)
+TORCHGRAFT_KERNEL(torchgraft_recurrences, CPU, lstm_grads, lstm_grads_cpu)
 
-}  // namespace torchgraft
+}  // namespace torchgraft_recurrences

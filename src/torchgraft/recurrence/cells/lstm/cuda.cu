@@ -1,10 +1,10 @@
 // clang-format off
-// The recurrence torchgraft::lstm and its gradients, CUDA: written by torchgraft from lstm_step.
+// The recurrence torchgraft_recurrences::lstm and its gradients, CUDA: written by torchgraft from lstm_step.
 #include <torchgraft/detail/recurrence.cuh>
 
 #include <torchgraft/registration.h>
 
-namespace torchgraft {
+namespace torchgraft_recurrences {
 
 using namespace torchgraft;
 
@@ -22,7 +22,7 @@ auto lstm_grads_cuda(Tensor input, Tensor weight_ih, Tensor weight_hh, Tensor in
 
 }  // namespace
 
-TORCHGRAFT_KERNEL(torchgraft, CUDA, lstm, lstm_cuda)
-TORCHGRAFT_KERNEL(torchgraft, CUDA, lstm_grads, lstm_grads_cuda)
+TORCHGRAFT_KERNEL(torchgraft_recurrences, CUDA, lstm, lstm_cuda)
+TORCHGRAFT_KERNEL(torchgraft_recurrences, CUDA, lstm_grads, lstm_grads_cuda)
 
-}  // namespace torchgraft
+}  // namespace torchgraft_recurrences

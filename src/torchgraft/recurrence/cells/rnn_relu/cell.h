@@ -1,5 +1,5 @@
 // clang-format off
-// The cell of torchgraft::rnn_relu, written by torchgraft from rnn_relu_step.
+// The cell of torchgraft_recurrences::rnn_relu, written by torchgraft from rnn_relu_step.
 #pragma once
 
 // A name of its own: without one, compilers of CUDA mix it up with those in torchgraft's headers.

@@ -1,10 +1,10 @@
 // clang-format off
-// The recurrence torchgraft::rnn_relu and its gradients, CUDA: written by torchgraft from rnn_relu_step.
+// The recurrence torchgraft_recurrences::rnn_relu and its gradients, CUDA: written by torchgraft from rnn_relu_step.
 #include <torchgraft/detail/recurrence.cuh>
 
 #include <torchgraft/registration.h>
 
-namespace torchgraft {
+namespace torchgraft_recurrences {
 
 using namespace torchgraft;
 
@@ -22,7 +22,7 @@ auto rnn_relu_grads_cuda(Tensor input, Tensor weight_ih, Tensor weight_hh, Tenso
 
 }  // namespace
 
-TORCHGRAFT_KERNEL(torchgraft, CUDA, rnn_relu, rnn_relu_cuda)
-TORCHGRAFT_KERNEL(torchgraft, CUDA, rnn_relu_grads, rnn_relu_grads_cuda)
+TORCHGRAFT_KERNEL(torchgraft_recurrences, CUDA, rnn_relu, rnn_relu_cuda)
+TORCHGRAFT_KERNEL(torchgraft_recurrences, CUDA, rnn_relu_grads, rnn_relu_grads_cuda)
 
-}  // namespace torchgraft
+}  // namespace torchgraft_recurrences

@@ -1,10 +1,10 @@
 // clang-format off
-// The recurrence torchgraft::rnn_tanh and its gradients, CPU: written by torchgraft from rnn_tanh_step.
+// The recurrence torchgraft_recurrences::rnn_tanh and its gradients, CPU: written by torchgraft from rnn_tanh_step.
 #include <torchgraft/detail/recurrence_cpu.h>
 
 #include <torchgraft/registration.h>
 
-namespace torchgraft {
+namespace torchgraft_recurrences {
 
 using namespace torchgraft;
 
@@ -22,7 +22,7 @@ auto rnn_tanh_grads_cpu(Tensor input, Tensor weight_ih, Tensor weight_hh, Tensor
 
 }  // namespace
 
-TORCHGRAFT_KERNEL(torchgraft, CPU, rnn_tanh, rnn_tanh_cpu)
-TORCHGRAFT_KERNEL(torchgraft, CPU, rnn_tanh_grads, rnn_tanh_grads_cpu)
+TORCHGRAFT_KERNEL(torchgraft_recurrences, CPU, rnn_tanh, rnn_tanh_cpu)
+TORCHGRAFT_KERNEL(torchgraft_recurrences, CPU, rnn_tanh_grads, rnn_tanh_grads_cpu)
 
-}  // namespace torchgraft
+}  // namespace torchgraft_recurrences

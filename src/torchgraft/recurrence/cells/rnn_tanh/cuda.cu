@@ -1,10 +1,10 @@
 // clang-format off
-// The recurrence torchgraft::rnn_tanh and its gradients, CUDA: written by torchgraft from rnn_tanh_step.
+// The recurrence torchgraft_recurrences::rnn_tanh and its gradients, CUDA: written by torchgraft from rnn_tanh_step.
 #include <torchgraft/detail/recurrence.cuh>
 
 #include <torchgraft/registration.h>
 
-namespace torchgraft {
+namespace torchgraft_recurrences {
 
 using namespace torchgraft;
 
@@ -22,7 +22,7 @@ auto rnn_tanh_grads_cuda(Tensor input, Tensor weight_ih, Tensor weight_hh, Tenso
 
 }  // namespace
 
-TORCHGRAFT_KERNEL(torchgraft, CUDA, rnn_tanh, rnn_tanh_cuda)
-TORCHGRAFT_KERNEL(torchgraft, CUDA, rnn_tanh_grads, rnn_tanh_grads_cuda)
+TORCHGRAFT_KERNEL(torchgraft_recurrences, CUDA, rnn_tanh, rnn_tanh_cuda)
+TORCHGRAFT_KERNEL(torchgraft_recurrences, CUDA, rnn_tanh_grads, rnn_tanh_grads_cuda)
 
-}  // namespace torchgraft
+}  // namespace torchgraft_recurrences
