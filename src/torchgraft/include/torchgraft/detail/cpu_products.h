@@ -185,7 +185,7 @@ TORCHGRAFT_INLINE void pack_vector(const Columns<T>& matrix, int64_t count, int6
   }
 }
 
-// As deep is a part of a panel at most.
+// Parts of a panel are at most as deep as this.
 constexpr int64_t kDepth = 512;
 
 // packed[column / width][k][column % width] = matrix[k][column], in panels of three vectors; behind the last
@@ -226,7 +226,7 @@ TORCHGRAFT_INLINE void multiply_share(const Product<T>& product, const Share& sh
   alignas(64) T packed[kDepth * kWidth];
   const int64_t parts = (product.depth + kDepth - 1) / kDepth;
   const int64_t length = (product.depth + parts - 1) / parts;
-  // Of little depth, several panels are packed: then what is written of a row lies together.
+  // Several panels are packed if their depth is little: then what is written of a row lies together.
   const int64_t width = kDepth / length * kWidth;
   for (int64_t begin = share.first_unit; begin < share.end_unit; begin += width) {
     const int64_t end = std::min(share.end_unit, begin + width);
@@ -298,7 +298,7 @@ inline constexpr int64_t kProductsGrain = 1 << 18;
 // Calls `run(share)` with shares of a product that together are all of it, on threads.
 template <typename T, typename Run>
 void share_out(const Product<T>& product, int64_t rows, const Run& run) {
-  // As many rows share what a thread packs; of more, threads share out rows, and each packs all columns.
+  // Fewer rows than this share what a thread packs; more are shared out, and each thread packs all columns.
   constexpr int64_t kManyRows = 256;
   // To pack a column takes as long as to multiply so many rows by it.
   constexpr int64_t kPackingRows = 8;

@@ -47,7 +47,7 @@ struct CpuMath {
   static TORCHGRAFT_INLINE T erf(T x) {
     return vector_math::erf(x);
   }
-  // As in sigmoid, so that a compiler sees that its slope needs the same exponential.
+  // Computed as in sigmoid, so that a compiler sees that its slope needs the same exponential.
   template <typename T>
   static TORCHGRAFT_INLINE T abs(T x) {
     T size;

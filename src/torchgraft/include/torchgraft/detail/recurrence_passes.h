@@ -47,8 +47,8 @@ class ForwardRows {
         states_(mutable_data_of<T>(steps.states)),
         output_(mutable_data_of<T>(steps.output)) {}
 
-  // Of a step, in the order of the recurrence. `message_gates` (batch, gates * units) are what it was told
-  // times the weights, and to `message` (batch, units) goes what the next one is told.
+  // The rows of a step, in the order of the recurrence. `message_gates` (batch, gates * units) are what it
+  // was told times the weights, and to `message` (batch, units) goes what the next one is told.
   Step<typename Cell::Forward, T> at(int64_t step, const T* message_gates, T* message) const {
     const int64_t t = reverse_ ? sizes_.steps - 1 - step : step;
     const int64_t place = t * sizes_.batch * Cell::kGates * sizes_.units;
@@ -202,8 +202,8 @@ struct BackwardSteps {
   std::optional<Tensor> output_grad;  // (steps, batch, units)
   std::vector<Tensor> initial;        // (batch, units) each
   std::vector<Tensor> parameters;     // (units) each
-  // What is multiplied at the end, a row for each step and row of the batch: the gradients of gates, those of
-  // the messages' gates, which are the same unless the gates are apart, and what each step was told.
+  // Factors that are multiplied at the end, a row for each step and row of the batch: the gradients of gates,
+  // those of the messages' gates, which are the same unless the gates are apart, and what each step was told.
   std::optional<Factor> gates_grad;
   std::optional<Factor> message_gates_grad;
   std::optional<Factor> messages;
@@ -215,7 +215,7 @@ struct BackwardSteps {
   std::vector<Tensor> sums;         // (batch, units) each: zeros; become the gradients of the parameters
 };
 
-// What a pass over the steps back leaves for the products at the end, and where the numbers of each step lie.
+// Keeps what a pass back leaves for the products at the end, and where the numbers of each step lie.
 template <typename Cell, typename T>
 class BackwardRows {
  public:
@@ -241,7 +241,7 @@ class BackwardRows {
     for (Tensor& each : steps.sums) sums_.push_back(mutable_data_of<T>(each));
   }
 
-  // Of the time at which a step is, in the order of the recurrence. `message_grad` (batch, units) is the
+  // The rows of a step, in the order of the recurrence. `message_grad` (batch, units) is the
   // gradient of what the step told the next one.
   Step<typename Cell::Backward, T> at(int64_t step, const T* message_grad) const {
     const int64_t t = time(step);

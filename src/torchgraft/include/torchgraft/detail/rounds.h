@@ -38,7 +38,7 @@ class Rounds {
           continue;
         }
         for (int64_t share = 0; share < shares; ++share) try_share(share, round, run);
-        // What is left was begun by a thread that may want this one's core.
+        // Shares that are left were begun by a thread that may want this one's core.
         std::this_thread::yield();
       }
     }
@@ -85,7 +85,7 @@ struct RoundsOf {
 inline int64_t unit_shares(const RoundsOf& work, int64_t panels) {
   constexpr int64_t kCacheBytes = 1 << 20;
   constexpr int64_t kFewRows = 8;  // a thread
-  // Of a share and a round: they take some microseconds, and a meeting some hundred nanoseconds.
+  // Products of a share and a round: they take some microseconds, and a meeting some hundred nanoseconds.
   constexpr int64_t kProducts = 1 << 17;
   const int64_t threads = torch::stable::get_num_threads();
   const bool rows_are_few = work.rows < kFewRows * threads;
