@@ -20,6 +20,7 @@ SCHEMA = "(Tensor input, Tensor bias) -> Tensor"
 PACKAGES = {
     "agents_complete": {},
     "agents_everything": {"cuda": True, "triton": True, "backward": True},
+    "agents_cell": {"cell": True},
     "agents_shapes": {"schema": SCHEMA, "shapes": "... d, d -> ... d"},
 }
 

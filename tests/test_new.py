@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -142,11 +143,47 @@ def test_what_is_made_is_formatted(schema, backward, tmp_path):
     text, shapes = SHAPES.get(schema, (schema and SCHEMAS.get(schema, "").replace("new_", "made_"), None))
     options = INDEXED.get(schema, {"schema": text, "shapes": shapes})
     folder, _ = make(f"made_{schema}", tmp_path, backward=backward, **options, **EVERYTHING)
-    programs = Path(sys.executable).parent
-    rules = ("--select=E,F,I,UP,B,SIM,RUF,D", "--ignore=D105,D107,D203,D213,D413,D401,D100,D103")
-    for command in (("format", "--diff"), ("check", *rules)):
-        run(programs / "ruff", *command, "--no-cache", folder)
-    run(programs / "clang-format", "--dry-run", "--Werror", *folder.rglob("*.cpp"), *folder.rglob("*.cu"))
+    expect_formatted(folder)
+
+
+def test_the_kernels_of_a_cell_are_written_again(tmp_path, monkeypatch):
+    """Its test says which command does that, and fails until it was run."""
+    folder, package = make("new_cell", tmp_path, cell=True)
+    monkeypatch.syspath_prepend(folder / "src")
+    monkeypatch.setattr(building, "load", lambda *_: None)
+    found = runpy.run_path(str(folder / "tests/test_new_cell.py"))
+    assert isinstance(found["new_cell"], torchgraft.Recurrence)
+    assert found["new_cell"].operator.declaration.kernels.keys() == {"cpu", "cuda"}
+    compare = found["test_the_kernels_are_those_of_the_cell"]
+    compare(made_folder(tmp_path / "first"))
+    file = package / "cell.py"
+    file.write_text(file.read_text().replace("share * torch.tanh(candidate)", "share * torch.relu(candidate)"))
+    # The test of another process, to which the edited cell belongs.
+    compare.__globals__["CELL"] = runpy.run_path(str(file))["CELL"]
+    with pytest.raises(AssertionError, match=r"cell\.h is not that of the cell: run `python src/new_cell/cell.py`"):
+        compare(made_folder(tmp_path / "second"))
+    runpy.run_path(str(file), run_name="__main__")
+    assert "aten.relu" in (package / "cell.h").read_text()
+    compare(made_folder(tmp_path / "third"))
+
+
+def made_folder(path):
+    path.mkdir()
+    return path
+
+
+@pytest.mark.parametrize("is_joined", [False, True], ids=["alone", "joined"])
+def test_what_is_made_of_a_cell_is_formatted(is_joined, tmp_path):
+    folder, package = make("made_cell", tmp_path, cell=not is_joined)
+    if is_joined:
+        written = add_operator("network_with_a_long_name", folder, cell=True)
+        joined = package / "network_with_a_long_name"
+        assert {path.name for path in written if path.parent == joined} == {
+            *("__init__.py", "cell.h", "cell.py", "cpu.cpp", "cuda.cu")
+        }
+        assert f"python src/made_cell/{joined.name}/cell.py" in (joined / "cell.py").read_text()
+        assert f'__file__).parent / "{joined.name}/cuda.cu"' in (package / "__init__.py").read_text()
+    expect_formatted(folder)
 
 
 @pytest.mark.parametrize("name", ["alpha", "scaled"])
@@ -161,10 +198,7 @@ def test_operators_join_a_package_in_a_folder_of_their_own(name, tmp_path):
         folder / f"tests/test_{name}.py",
         package / "__init__.py",
     }
-    programs = Path(sys.executable).parent
-    rules = ("--select=E,F,I,UP,B,SIM,RUF,D", "--ignore=D105,D107,D203,D213,D413,D401,D100,D103")
-    for command in (("format", "--diff"), ("check", *rules)):
-        run(programs / "ruff", *command, "--no-cache", folder)
+    expect_formatted(folder)
     report = holds(folder, "value")
     assert {each.operator for each in report.results} == {
         f"joined_{name}::{each}" for each in (f"joined_{name}", name, f"{name}_backward", "later")
@@ -213,6 +247,14 @@ def run(*command, cwd=None, **more):
     return done.stdout
 
 
+def expect_formatted(folder):
+    programs = Path(sys.executable).parent
+    rules = ("--select=E,F,I,UP,B,SIM,RUF,D", "--ignore=D105,D107,D203,D213,D413,D401,D100,D103")
+    for command in (("format", "--diff"), ("check", *rules)):
+        run(programs / "ruff", *command, "--no-cache", folder)
+    run(programs / "clang-format", "--dry-run", "--Werror", *folder.rglob("*.cpp"), *folder.rglob("*.cu"))
+
+
 def invoke(directory, monkeypatch, *arguments):
     monkeypatch.chdir(directory)
     return CliRunner().invoke(app, ["new", *arguments])
@@ -236,6 +278,23 @@ def test_the_command_adds_an_operator(tmp_path, monkeypatch):
     assert result.stdout.endswith("Next: cd new_host && make test\n")
     again = invoke(tmp_path, monkeypatch, "guest", "--into", "new_host")
     assert again.exit_code == 2
+
+
+def test_the_command_names_the_file_that_is_edited_and_the_command_after_it(tmp_path, monkeypatch):
+    result = invoke(tmp_path, monkeypatch, "new_told", "--cell")
+    assert result.exit_code == 0, result.output
+    listed = result.stdout.partition("\n\n")[0].splitlines()
+    assert listed == sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    next_steps = "Next: cd new_told && make test\nAfter an edit of src/new_told/cell.py: python src/new_told/cell.py\n"
+    assert result.stdout.endswith(next_steps)
+    assert "python src/new_told/cell.py" in (tmp_path / "new_told/README.md").read_text()
+    result = invoke(tmp_path, monkeypatch, "guest", "--cell", "--into", "new_told")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.endswith(
+        "Next: cd new_told && make test\n" + next_steps.splitlines()[1].replace("/cell.py", "/guest/cell.py") + "\n"
+    )
+    again = invoke(tmp_path, monkeypatch, "guest", "--cell", "--into", "new_told")
+    assert "declares new_told::guest already" in again.output
 
 
 OF_ONE = ["new_x", "--schema", "(Tensor input) -> Tensor", "--shapes"]
@@ -269,6 +328,10 @@ OF_ONE = ["new_x", "--schema", "(Tensor input) -> Tensor", "--shapes"]
             "--integers must name required tensors that are not written to, of input",
         ),
         ([*OF_ONE[:3], "--integers", "input"], "needs a required tensor beside those of integers"),
+        (["new_x", "--cell", "--backward"], "schema, gradient and kernels .* follow from it: leave --backward out"),
+        (["new_x", "--cell", *OF_ONE[1:], "d -> d", "--cuda"], "leave --schema and --shapes and --cuda out"),
+        (["new_x", "--cell", "--triton", "--integers", "i"], "leave --integers and --triton out"),
+        (["cell", "--cell"], "cell is the name of a file in the package"),
         (["new_x", "--shapes", "d -> d"], "--shapes describes the tensors of a schema: give --schema, too"),
         (
             [*OF_ONE, "d, d -> d"],
@@ -293,7 +356,7 @@ def test_what_cannot_be_made_is_refused_in_one_line(arguments, said, tmp_path, m
 # Names that would fail later: Python or C++ reads them otherwise, a package or a file has them, or no wheel can.
 NAMES = {
     "a keyword of Python or C++": "class lambda namespace int new operator and template true nullptr xor",
-    "the name of a file in the package": "cpu cuda kernels reference samples",
+    "the name of a file in the package": "cell cpu cuda kernels reference samples",
     "already a namespace of PyTorch or of a loaded package": "aten prims torchgraft quantized",
     "already a Python module": "json torch test math numpy setuptools",
     "already a name in C++": "std main at c10 abs exp log index remove rename read write gamma j1 free fork",
@@ -350,6 +413,15 @@ WALKS = {
 def test_its_own_test_holds(name, tmp_path):
     pytest.importorskip("triton")
     folder, _ = make(name, tmp_path, **WALKS[name])
+    assert "passed" in run("make", "test", f"PYTHON={sys.executable}", cwd=folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_joined", [False, True], ids=["alone", "joined"])
+def test_a_cell_holds_every_property(is_joined, tmp_path):
+    folder, _ = make("walked_cell", tmp_path, cell=not is_joined)
+    if is_joined:
+        add_operator("guest", folder, cell=True)
     assert "passed" in run("make", "test", f"PYTHON={sys.executable}", cwd=folder)
 
 

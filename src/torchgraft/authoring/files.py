@@ -6,10 +6,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from torchgraft.authoring import sizes, stubs
 from torchgraft.authoring.stubs import Stub
 from torchgraft.authoring.wheel import torchgraft_requirement
+from torchgraft.recurrence.kernels import Kernels
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -25,7 +27,6 @@ def files(name: str, found: Sequence[Stub], *, is_complete: bool, cuda: bool, tr
         "operator": found[0].name,
         "summary": found[0].summary,
         "extras": "check,triton" if triton else "check",
-        "torchgraft": torchgraft_requirement(),
         "triton_test": f"\t@$(GRAFT) check src/{name} --every-kernel --property value\n" if triton else "",
         "triton_check": f"\n\t@$(GRAFT) check src/{name} --every-kernel" if triton else "",
         "emulated": _EMULATED.format(name=name) if cuda else "",
@@ -33,17 +34,7 @@ def files(name: str, found: Sequence[Stub], *, is_complete: bool, cuda: bool, tr
             f"| [src/{name}/{file}](src/{name}/{file}) | {what} |\n" for file, (what, wanted) in rows.items() if wanted
         ),
     }
-    templates = {
-        "pyproject.toml": "pyproject.toml",
-        "Makefile": "Makefile",
-        "README.md": "README.md",
-        "AGENTS.md": "AGENTS.md",
-        ".gitignore": "gitignore",
-        ".clang-format": "clang-format",
-        ".github/workflows/ci.yml": "ci.yml",
-        ".github/workflows/publish.yml": "publish.yml",
-    }
-    made = {path: _filled(template, values) for path, template in templates.items()}
+    made = _around(values, {"README.md": "README.md", "AGENTS.md": "AGENTS.md"})
     made |= {
         f"tests/test_{name}.py": _test(name, found),
         f"src/{name}/__init__.py": _init(name, found[0], ["cpu.cpp", *(["cuda.cu"] if cuda else [])], triton),
@@ -57,6 +48,109 @@ def files(name: str, found: Sequence[Stub], *, is_complete: bool, cuda: bool, tr
     if triton:
         made[f"src/{name}/kernels.py"] = _triton(name, found, is_complete)
     return made
+
+
+def _around(values: dict[str, str], more: dict[str, str]) -> dict[str, str]:
+    """The files of a package that are not in Python or C++, by their paths.
+
+    Args:
+        values: what stands in the templates.
+        more: the templates of those that differ by kind of package.
+    """
+    templates = {
+        "pyproject.toml": "pyproject.toml",
+        "Makefile": "Makefile",
+        ".gitignore": "gitignore",
+        ".clang-format": "clang-format",
+        ".github/workflows/ci.yml": "ci.yml",
+        ".github/workflows/publish.yml": "publish.yml",
+        **more,
+    }
+    values = {**values, "torchgraft": torchgraft_requirement()}
+    return {path: _filled(template, values) for path, template in templates.items()}
+
+
+def cell_files(name: str) -> dict[str, str]:
+    """The text of each file of a package whose operator is the recurrence of a cell, by its path in the package.
+
+    PyTorch traces the cell for its kernels, which takes a second or two.
+    """
+    values = {"name": name, "operator": name, "extras": "check", "triton_test": "", "triton_check": ""}
+    more = {"README.md": "cell_readme.md", "AGENTS.md": "cell_agents.md"}
+    return {**_around(values, more), **_recurrence(name, name, name)}
+
+
+def cell_operator_files(package: str, name: str) -> tuple[dict[str, str], list[str]]:
+    """The text of each file of a recurrence that joins a package, and the sources of its kernels.
+
+    Args:
+        package: the name of the package.
+        name: of the operator. It is a package in it, as those of `operator_files` are.
+    """
+    return _recurrence(package, name, f"{package}.{name}"), [f"{name}/{source}" for source in _CELL_SOURCES]
+
+
+_CELL_SOURCES = ("cpu.cpp", "cuda.cu")
+
+
+def _recurrence(package: str, name: str, module: str) -> dict[str, str]:
+    """The files of the recurrence of a cell, in Python and C++.
+
+    Args:
+        package: whose operator it is.
+        name: of the operator.
+        module: in which it is declared: that of the package, which loads the kernels, or one below it.
+    """
+    folder = f"src/{module.replace('.', '/')}"
+    cell = _filled("cell.py", {"name": name, "package": package, "folder": folder})
+    declared = ["NAME", "CELL", 'kernels={"cpu": FLOATING, "cuda": FLOATING}']
+    init = f"""
+# `help({name}.__call__)` describes how it is called.
+{stubs.joined(f"{name} = Recurrence(", declared, ")")}
+"""
+    if module == package:
+        init += f"""
+# In an installed wheel the compiled kernels lie in lib/. Elsewhere they are compiled here, once.
+{_loading(package, _CELL_SOURCES)}
+"""
+    made: dict[str, Any] = {}
+    # The kernels are those of the file as it stands there.
+    exec(compile(cell, f"{folder}/cell.py", "exec"), made)
+    return {
+        f"tests/test_{name}.py": _cell_test(name, module, folder),
+        f"{folder}/__init__.py": _module(
+            f"{name}: the recurrent network of the cell in cell.py.", init, [f"from {module}.cell import CELL, NAME"]
+        ),
+        f"{folder}/cell.py": cell,
+        **{f"{folder}/{file}": text for file, text in Kernels(made["NAME"], made["CELL"]).sources.items()},
+    }
+
+
+def _cell_test(name: str, module: str, folder: str) -> str:
+    return _module(
+        "The kernels are those of the cell, and hold every property, as `graft check` asks them.",
+        f'''
+_ROOT, _FOLDER = Path(__file__).parents[1], "{folder}"
+
+{stubs.joined(f"test_{name} = make_test(", [f"{name}.operator", f"{name}.gradients", "quick=True"], ")")}
+
+
+def test_the_kernels_are_those_of_the_cell(tmp_path: Path) -> None:
+    """After an edit of the cell they are written again."""
+    Recurrence.write_kernels(NAME, CELL, tmp_path)
+    for written in tmp_path.iterdir():
+        is_current = (_ROOT / _FOLDER / written.name).read_text() == written.read_text()
+        assert is_current, f"{{written.name}} is not that of the cell: run `python {{_FOLDER}}/cell.py`"
+''',
+        [f"from {module} import {name}", f"from {module}.cell import CELL, NAME"],
+    )
+
+
+def _loading(namespace: str, sources: Sequence[str]) -> str:
+    """The call that loads the kernels of a package."""
+    return stubs.joined(
+        f'building.load("{namespace}", [', [f'Path(__file__).with_name("{source}")' for source in sources], "])"
+    )
 
 
 def operator_files(
@@ -137,7 +231,9 @@ _OTHER_IMPORTS = (
     (r"\btriton\.", "import triton"),
     (r"\btl\.", "import triton.language as tl"),
     (r"\bTensor\b", "from torch import Tensor"),
-    (r"\bbuilding\.", "from torchgraft import building"),
+    (r"\A(?!.*\bRecurrence\b).*\bbuilding\.", "from torchgraft import building"),
+    (r"\bRecurrence\b.*\bbuilding\.", "from torchgraft import Recurrence, building"),
+    (r"\bRecurrence\b(?!.*\bbuilding\.)", "from torchgraft import Recurrence"),
     (r"gradient_by_reference\(", "from torchgraft import Operator, gradient_by_reference"),
     (r"\A(?!.*gradient_by_reference\().* Operator\(", "from torchgraft import Operator"),
     (r"\bwrap_triton\(", "from torchgraft import wrap_triton"),
@@ -183,12 +279,9 @@ def _test(name: str, found: Sequence[Stub]) -> str:
 
 
 def _init(name: str, stub: Stub, sources: Sequence[str], triton: bool) -> str:
-    loaded = stubs.joined(
-        f'building.load("{name}", [', [f'Path(__file__).with_name("{source}")' for source in sources], "])"
-    )
     body = f"""
 # In an installed wheel the compiled kernels lie in lib/. Elsewhere they are compiled here, once.
-{loaded}
+{_loading(name, sources)}
 """
     if triton:
         body += f"""

@@ -14,13 +14,20 @@ from pathlib import Path
 
 from torchgraft._private import pytorch
 from torchgraft.authoring import stubs
-from torchgraft.authoring.files import files, operator_files, with_import, with_sources
+from torchgraft.authoring.files import (
+    cell_files,
+    cell_operator_files,
+    files,
+    operator_files,
+    with_import,
+    with_sources,
+)
 from torchgraft.authoring.sizes import read_words
 from torchgraft.authoring.stubs import Stub
 from torchgraft.declaration.schema import read_schema
 
 # What other files of the package are called.
-_FILES = ("cpu", "cuda", "kernels", "operator", "reference", "samples")
+_FILES = ("cell", "cpu", "cuda", "kernels", "operator", "reference", "samples")
 # File names and wheels hold the name and more.
 _LONGEST = 100
 # Namespaces and names in C++ that belong to the language, to PyTorch and to CUDA.
@@ -43,6 +50,7 @@ def make_package(
     cuda: bool = False,
     triton: bool = False,
     backward: bool = False,
+    cell: bool = False,
 ) -> Path:
     """Makes a package with an operator: kernels, declaration, samples, a test and what builds it.
 
@@ -58,6 +66,8 @@ def make_package(
         cuda: whether there is a kernel in CUDA C++, too.
         triton: whether there is one in Triton, too.
         backward: whether the gradient is an operator with kernels of its own.
+        cell: whether the operator is the recurrence of a cell, whose step its author edits and whose kernels are
+            written from it. It goes with none of the options before it.
 
     Returns:
         The folder.
@@ -67,10 +77,15 @@ def make_package(
         OSError: the folder cannot be written.
     """
     _expect_free(name, directory)
-    found = _operators(name, schema, shapes, integers, backward)
+    if cell:
+        _expect_alone(schema=schema, shapes=shapes, integers=integers, cuda=cuda, triton=triton, backward=backward)
+        texts = cell_files(name)
+    else:
+        found = _operators(name, schema, shapes, integers, backward)
+        texts = files(name, found, is_complete=schema is None, cuda=cuda, triton=triton)
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=directory) as aside:
         folder = Path(aside, name)
-        for path, text in files(name, found, is_complete=schema is None, cuda=cuda, triton=triton).items():
+        for path, text in texts.items():
             file = folder / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
@@ -89,6 +104,7 @@ def add_operator(
     cuda: bool = False,
     triton: bool = False,
     backward: bool = False,
+    cell: bool = False,
 ) -> list[Path]:
     """Adds an operator to a package that `make_package` made, in a folder of its own, with a test.
 
@@ -101,6 +117,7 @@ def add_operator(
         cuda: whether there is a kernel in CUDA C++, too.
         triton: whether there is one in Triton, too.
         backward: whether the gradient is an operator with kernels of its own.
+        cell: whether it is the recurrence of a cell, as for `make_package`.
 
     Returns:
         The files that were written.
@@ -118,12 +135,18 @@ def add_operator(
     package = init.parent.name
     if not _NAME.fullmatch(name) or name in _FILES:
         raise ValueError(f"{name[:_LONGEST]!r} cannot be the name of an operator: use letters, digits and underscores")
-    found = _operators(package, schema, shapes, integers, backward, name)
-    if found[0].name != name:
-        raise ValueError(f"the schema names the operator {found[0].name}: write {name}( or leave the name out")
-    made, sources = operator_files(package, found, is_complete=schema is None, cuda=cuda, triton=triton)
+    if cell:
+        _expect_alone(schema=schema, shapes=shapes, integers=integers, cuda=cuda, triton=triton, backward=backward)
+        made, sources = cell_operator_files(package, name)
+    else:
+        found = _operators(package, schema, shapes, integers, backward, name)
+        if found[0].name != name:
+            raise ValueError(f"the schema names the operator {found[0].name}: write {name}( or leave the name out")
+        made, sources = operator_files(package, found, is_complete=schema is None, cuda=cuda, triton=triton)
     loading = with_sources(init.read_text(), sources)
-    declared = [path for path in init.parent.rglob("*.py") if f'"{package}::{name}(' in path.read_text()]
+    # With a schema, or as the name of a recurrence.
+    is_declared = re.compile(rf'"{package}::{name}["(]')
+    declared = [path for path in init.parent.rglob("*.py") if is_declared.search(path.read_text())]
     if declared:
         raise ValueError(f"{declared[0]} declares {package}::{name} already: choose another name")
     if loading is None:
@@ -136,6 +159,16 @@ def add_operator(
         (folder / path).write_text(text)
     init.write_text(with_import(loading, package, name))
     return [*(folder / path for path in made), init]
+
+
+def _expect_alone(**options: object) -> None:
+    """Raises ValueError if an option of other operators is given for the recurrence of a cell."""
+    given = [f"--{name}" for name, value in options.items() if value]
+    if given:
+        raise ValueError(
+            "--cell makes a recurrence, whose schema, gradient and kernels for CPU and CUDA follow from it: leave "
+            f"{' and '.join(given)} out"
+        )
 
 
 def _expect_free(name: str, directory: Path) -> None:

@@ -48,6 +48,14 @@ def new(
     backward: Annotated[
         bool, typer.Option("--backward", help="Also write a second operator, whose kernels compute the gradient.")
     ] = False,
+    cell: Annotated[
+        bool,
+        typer.Option(
+            "--cell",
+            help="Make the operator a recurrence: a cell in PyTorch, one step of a recurrent network, which you edit, "
+            "and kernels for CPU and CUDA that are written from it. No other option but --into goes with it.",
+        ),
+    ] = False,
     into: Annotated[
         Path | None,
         typer.Option(
@@ -59,7 +67,8 @@ def new(
 ) -> None:
     """Create a package with an operator, in a new folder: kernels, declaration, samples, a test and the build files.
 
-    The package passes its test at once. The exit status is 2 if the name, the schema or the shapes cannot be used.
+    The package passes its test at once. The exit status is 2 if the name, the schema or the shapes cannot be used, or
+    if options do not go together.
     """
     from torchgraft.authoring.new import add_operator, make_package
 
@@ -70,6 +79,7 @@ def new(
         "cuda": cuda,
         "triton": triton,
         "backward": backward,
+        "cell": cell,
     }
     try:
         if into is None:
@@ -83,3 +93,6 @@ def new(
     for path in written:
         console.print(str(path), soft_wrap=True, markup=False)
     console.print(f"\nNext: cd {name if into is None else folder} && make test", soft_wrap=True, markup=False)
+    if cell:
+        [file] = [path.relative_to(name if into is None else into) for path in written if path.name == "cell.py"]
+        console.print(f"After an edit of {file}: python {file}", soft_wrap=True, markup=False)
