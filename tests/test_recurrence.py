@@ -11,7 +11,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence
 import cells
 import torchgraft
 from torchgraft import PerformanceWarning, building
-from torchgraft.checking.subject import find_subjects
+from torchgraft.checking.subject import find_subjects, subject_of
+from torchgraft.finding.places import declaring_modules
 from torchgraft.operator import FLOATING
 from torchgraft.recurrence import Cell, Recurrence, sequence
 
@@ -245,9 +246,31 @@ def test_a_check_finds_a_recurrence_by_its_name(monkeypatch, tmp_path):
         "import cells\nfrom torchgraft.recurrence import Recurrence\n"
         "leaky = Recurrence('found::leaky', cells.make('leaky'))\n"
     )
+    assert declaring_modules(tmp_path) == [tmp_path / "declares_one.py"]
     monkeypatch.syspath_prepend(tmp_path)
     [subject] = find_subjects(["declares_one:leaky"])
     assert subject.operator.qualified_name == "found::leaky"
+
+
+@pytest.mark.filterwarnings("ignore::torchgraft.PerformanceWarning")
+def test_samples_give_states_and_parameters_what_they_may_be(monkeypatch):
+    monkeypatch.setenv("TORCHGRAFT_JIT", "0")
+    ranged = Recurrence("ranged::slstm", cells.make("slstm"), ranges={"n": (0.5, 2.0)})
+    for operator in (ranged.operator, ranged.gradients):
+        names = [each.name for each in operator.declaration.arguments]
+        for sample in subject_of(operator).samples.table:
+            made = dict(zip(names, sample.make("cpu", torch.float64), strict=False))
+            for name in ("initial_n", *["states"] * ("states" in made)):
+                assert ((made[name] >= 0.5) & (made[name] <= 2)).all(), (sample.name, name)
+            assert made["initial_c"].numel() < 9 or (made["initial_c"] < 0.5).any()
+    ranged = Recurrence("ranged::peephole", cells.make("peephole"), ranges={"p_i": (0.0, 1.0)})
+    names = [each.name for each in ranged.operator.declaration.arguments]
+    for sample in subject_of(ranged.operator).samples.table:
+        made = dict(zip(names, sample.make("cpu", torch.float64), strict=False))
+        assert ((made["parameter_p_i"] >= 0) & (made["parameter_p_i"] <= 1)).all(), sample.name
+        assert made["parameter_p_f"].numel() < 9 or (made["parameter_p_f"] < 0).any()
+    with pytest.raises(ValueError, match="ranges must name states or parameters of the cell, h, c, n, m, got s"):
+        Recurrence("ranged::other", cells.make("slstm"), ranges={"s": (0.5, 2.0)})
 
 
 def test_what_is_wrong_with_a_step_is_said_before_anything_is_compiled(monkeypatch):

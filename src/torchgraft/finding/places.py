@@ -108,7 +108,7 @@ def _locations(spec: ModuleSpec) -> list[Path]:
 
 
 def declaring_modules(folder: Path) -> list[Path]:
-    """Finds the files of a folder that declare operators: operator.py, and each that calls `Operator` or `load_inline`.
+    """Finds the files of a folder that declare operators: operator.py, and each that calls one of `_DECLARE`.
 
     Nothing else is imported, as it may be a script that does something.
     """
@@ -118,7 +118,7 @@ def declaring_modules(folder: Path) -> list[Path]:
 
 
 # The functions that declare an operator.
-_DECLARE = {"Operator", "load_inline"}
+_DECLARE = {"Operator", "Recurrence", "load_inline"}
 
 
 def _declares(path: Path) -> bool:

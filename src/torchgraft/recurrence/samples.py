@@ -6,14 +6,15 @@ Weights are drawn as small as a layer's, so that most cells forget their roundin
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
 
 from torchgraft.recurrence.cell import Cell
-from torchgraft.sampling import Budget, Drawn, Sample, Samples, any_size
+from torchgraft.sampling import Benchmark, Budget, Drawn, Sample, Samples, any_size
 
 # Gradients of input, weight_ih, weight_hh and the biases that are wanted.
 _ALL = (True,) * 4
@@ -38,13 +39,15 @@ _TABLE: dict[str, tuple[int, int, int, int, bool, bool]] = {
     "more rows than a cluster holds": (3, 67, 2, 70, True, False),
     "a long sequence": (60, 2, 3, 8, True, False),
 }
+# The sequence that `graft bench` measures: steps, batch, features and units.
+_TIMED, _TIMED_SIZES = "100 steps of 32 rows, 128 features, 256 units", (100, 32, 128, 256)
 
 
 class _Draws:
     """Draws the tensors of a recurrence's calls."""
 
-    def __init__(self, cell: Cell) -> None:
-        self.cell = cell
+    def __init__(self, cell: Cell, ranges: Mapping[str, tuple[float, float]]) -> None:
+        self.cell, self._ranges = cell, ranges
 
     def sequence(
         self, name: str, sizes: Sequence[int], *, bias: bool = True, reverse: bool = False, scale: float = 1.0
@@ -67,10 +70,13 @@ class _Draws:
         """A call of its gradients: from gradients of the output, and of the final states."""
         cell, (steps, batch, _, units) = self.cell, sizes
         gates = [Drawn((steps, batch, cell.gates * units))] * (1 + cell.gates_apart)
-        states = Drawn((cell.states, steps, batch, units))
+        # All states are one tensor: each is in the range that every one of them allows.
+        limits = [self._ranges[name] for name in cell.state_names if name in self._ranges]
+        low, high = (max(low for low, _ in limits), min(high for _, high in limits)) if limits else (None, None)
+        states = Drawn((cell.states, steps, batch, units), low=low, high=high)
         incoming = (
             Drawn((steps, batch, units)) if of[0] else None,
-            *[self._state(sizes) if of[1] else None] * cell.states,
+            *[Drawn((batch, units)) if of[1] else None] * cell.states,
         )
         return Sample(name, (*self._common(sizes, 1.0), *self._own(sizes), *gates, states, *incoming, reverse, *wanted))
 
@@ -85,16 +91,25 @@ class _Draws:
         )
 
     def _own(self, sizes: Sequence[int]) -> list[Drawn]:
-        own = Drawn((sizes[3],), scale=0.1)
-        return [*[own] * self.cell.parameters, *[self._state(sizes)] * self.cell.states]
+        _, batch, _, units = sizes
+        return [
+            *(self._within(name, (units,), 0.1) for name in self.cell.parameter_names),
+            *(self._within(name, (batch, units), 1.0) for name in self.cell.state_names),
+        ]
 
-    def _state(self, sizes: Sequence[int]) -> Drawn:
-        return Drawn((sizes[1], sizes[3]))
+    def _within(self, name: str, shape: tuple[int, ...], scale: float) -> Drawn:
+        low, high = self._ranges.get(name, (None, None))
+        return Drawn(shape, scale=scale, low=low, high=high)
 
 
-def sequence_samples(cell: Cell) -> Samples:
-    """Samples of the operator of a recurrence."""
-    draws = _Draws(cell)
+def sequence_samples(cell: Cell, ranges: Mapping[str, tuple[float, float]] = MappingProxyType({})) -> Samples:
+    """Samples of the operator of a recurrence.
+
+    Args:
+        cell: of the recurrence.
+        ranges: the least and the largest value of states and parameters that cannot be every number.
+    """
+    draws = _Draws(cell, ranges)
     table = [
         draws.sequence(name, sizes, bias=bias, reverse=reverse) for name, (*sizes, bias, reverse) in _TABLE.items()
     ]
@@ -108,12 +123,22 @@ def sequence_samples(cell: Cell) -> Samples:
         sizes = _any_sizes(random, budget, cell.gates, 40)
         return draws.sequence(f"drawn {sizes}", sizes, bias=random.random() < 0.7, reverse=random.random() < 0.5)
 
-    return Samples([*table, saturated], draw, stress=stress, summed=_summed, backward_work=2)
+    benchmarks = [Benchmark(draws.sequence(_TIMED, _TIMED_SIZES), "sequences", quick=True)]
+    return Samples(
+        [*table, saturated],
+        draw,
+        stress=stress,
+        summed=_summed,
+        backward_work=2,
+        benchmarks=benchmarks,
+        # A shut gate gives a message of zero, or of 1e-50 in float64: times infinity, NaN or infinity.
+        non_finite=lambda sample: sample is not saturated,
+    )
 
 
-def gradient_samples(cell: Cell) -> Samples:
-    """Samples of the operator of its gradients."""
-    draws = _Draws(cell)
+def gradient_samples(cell: Cell, ranges: Mapping[str, tuple[float, float]] = MappingProxyType({})) -> Samples:
+    """Samples of the operator of its gradients; the arguments are those of `sequence_samples`."""
+    draws = _Draws(cell, ranges)
     table = [draws.gradients(name, sizes, reverse=reverse) for name, (*sizes, _, reverse) in _TABLE.items()]
     some = [
         draws.gradients("of the output alone, to data", (2, 2, 4, 5), of=(True, False), wanted=_TO_DATA),
@@ -131,6 +156,7 @@ def gradient_samples(cell: Cell) -> Samples:
         lambda random: drawn(random, _few(random)),
         stress=lambda random, budget: drawn(random, _any_sizes(random, budget, cell.gates, 12)),
         summed=_summed,
+        benchmarks=[Benchmark(draws.gradients(_TIMED, _TIMED_SIZES), "sequences", quick=True)],
     )
 
 

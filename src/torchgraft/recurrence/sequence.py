@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -45,13 +46,27 @@ class Recurrence:
         cell: what is done in each step.
         kernels: the devices, `"cpu"` or `"cuda"`, for which a library of the caller's package holds the kernels that
             `write_kernels` wrote, with the floating-point dtypes of each; nothing is compiled then.
+        ranges: the least and the largest value that samples give to a state or a parameter, by its name, if it cannot
+            be every number: `{"n": (0.5, 2.0)}` for a state that the cell divides by.
 
     Raises:
         BuildError: the kernels do not compile.
-        ValueError: the name is no such name.
+        ValueError: the name is no such name, or the cell has no state or parameter of a name in ranges.
     """
 
-    def __init__(self, name: str, cell: Cell, *, kernels: Mapping[str, Sequence[torch.dtype]] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        cell: Cell,
+        *,
+        kernels: Mapping[str, Sequence[torch.dtype]] | None = None,
+        ranges: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+    ) -> None:
+        known = (*cell.state_names, *cell.parameter_names)
+        if unknown := [each for each in ranges if each not in known]:
+            raise ValueError(
+                f"{name}: ranges must name states or parameters of the cell, {', '.join(known)}, got {unknown[0]}"
+            )
         self.name, self.cell = name, cell
         declared = _Declared(name, cell)
         caller = sys._getframe(1).f_globals.get("__name__", "__main__")
@@ -73,8 +88,8 @@ class Recurrence:
                 stacklevel=2,
             )
         # Found before those of the module in which the recurrence is declared.
-        self.operator.samples = sequence_samples(cell)  # type: ignore[attr-defined]
-        self.gradients.samples = gradient_samples(cell)  # type: ignore[attr-defined]
+        self.operator.samples = sequence_samples(cell, ranges)  # type: ignore[attr-defined]
+        self.gradients.samples = gradient_samples(cell, ranges)  # type: ignore[attr-defined]
 
     def __call__(
         self,
