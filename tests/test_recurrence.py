@@ -224,7 +224,7 @@ def test_compilers_trace_the_gradients_and_their_gradients(monkeypatch, tmp_path
     recurrence = Recurrence("alone::traced", cells.make("gru"))
     given = drawn(recurrence.cell)
     tensors = [given["input"], given["weight_ih"], given["weight_hh"], given["initial"][0]]
-    kept = recurrence.operator.reference(*tensors[:3], None, None, tensors[3], False)[2:]
+    kept = recurrence.operator.reference(*tensors[:3], None, None, tensors[3], False, True)[2:]
     incoming = torch.randn(STEPS, BATCH, UNITS, dtype=torch.float64), torch.randn(BATCH, UNITS, dtype=torch.float64)
     arguments = [each.detach().requires_grad_() for each in (*tensors, *kept, *incoming)]
 

@@ -73,7 +73,7 @@ def given(cell, sizes, dtype, seed):
 
 def answers(function, arguments, reverse, visible):
     """What a caller sees, and all gradients."""
-    found = function(*arguments, reverse)[:visible]
+    found = function(*arguments, reverse, True)[:visible]
     grads = [torch.full_like(each, 0.5) - each.detach() for each in found]
     return [*found, *torch.autograd.grad(found, arguments, grads)]
 
@@ -84,6 +84,8 @@ def assert_right(recurrence, sizes, dtype, reverse, seed=0):
     exact = [each.detach().double().requires_grad_() for each in arguments]
     found = answers(recurrence.operator.call, arguments, reverse, visible)
     expected = answers(recurrence.operator.reference, exact, reverse, visible)
+    for one, other in zip(found, recurrence.operator.call(*arguments, reverse, False)[:visible], strict=False):
+        assert torch.equal(one, other), f"nothing kept of {sizes}, {dtype}"
     for place, (one, other) in enumerate(zip(found, expected, strict=True)):
         assert one.dtype == dtype
         assert one.shape == other.shape
@@ -150,14 +152,54 @@ def test_each_number_of_threads_gives_the_same_bits(recurrences, name, sizes):
                 assert torch.equal(one, other), place
 
 
+# So many rows and units that what nothing is kept of runs in pieces, the last of which is shorter or a single step.
+@pytest.mark.parametrize("sizes", [(23, 70, 20, 130), (2, 520, 3, 17), (7, 300, 2, 70), (1100, 1, 1, 3)])
+@pytest.mark.parametrize("name", ["gru", "peephole"])
+def test_in_pieces(recurrences, name, sizes):
+    for reverse in (False, True):
+        assert_right(recurrences(name), sizes, torch.float32, reverse)
+
+
+def test_what_was_not_kept_is_computed_again_for_a_gradient(recurrences):
+    recurrence = recurrences("peephole")
+    arguments = given(recurrence.cell, (4, 3, 5, 6), torch.float64, seed=5)
+    kept, not_kept = (
+        torch.autograd.grad(recurrence.operator.call(*arguments, False, keep)[0].sum(), arguments[:3])
+        for keep in (True, False)
+    )
+    torch.testing.assert_close(not_kept, kept)
+
+
+def test_a_call_keeps_what_a_gradient_will_need_and_nothing_else(recurrences, monkeypatch):
+    recurrence, kept = recurrences("gru"), []
+    input, weight_ih, weight_hh, bias, message_bias, initial = given(recurrence.cell, (4, 3, 5, 6), torch.float32, 5)
+    call = recurrence.operator.call
+
+    def watched(*arguments):
+        kept.append(arguments[-1])
+        return call(*arguments)
+
+    monkeypatch.setattr(recurrence.operator, "call", watched)
+
+    def run(*weights):
+        return recurrence(input.detach(), *weights, initial.detach(), message_bias=message_bias.detach())
+
+    run(weight_ih, weight_hh, bias)
+    with torch.no_grad():
+        run(weight_ih, weight_hh, bias)
+    run(weight_ih.detach(), weight_hh.detach(), bias.detach())
+    run(weight_ih.detach(), weight_hh.detach(), bias)
+    assert kept == [True, False, False, True]
+
+
 def test_a_row_that_is_not_finite_stays_alone(recurrences):
     recurrence, visible = recurrences("peephole"), 3
     arguments = given(recurrence.cell, (4, 40, 20, 70), torch.float32, seed=2)
-    expected = recurrence.operator.call(*arguments, False)[:visible]
+    expected = recurrence.operator.call(*arguments, False, False)[:visible]
     with torch.no_grad():
         arguments[0][1, 7] = torch.nan
         arguments[0][2, 30] = torch.inf
-    found = recurrence.operator.call(*arguments, False)[:visible]
+    found = recurrence.operator.call(*arguments, False, False)[:visible]
     for one, other in zip(found, expected, strict=True):
         # Rows are the last dimension but one.
         keep = [row for row in range(40) if row not in (7, 30)]

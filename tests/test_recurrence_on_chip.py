@@ -30,7 +30,7 @@ def call(units, dtype):
         return torch.zeros(shape, dtype=dtype)
 
     weights = values(3 * units, 2), values(3 * units, units)
-    gru.operator.call(values(4, 9, 2), *weights, None, None, values(9, units), False)
+    gru.operator.call(values(4, 9, 2), *weights, None, None, values(9, units), False, True)
 
 for units, dtype in ((40, "bfloat16"), (512, "float32"), (512, "float64"), (513, "float16")):
     call(units, getattr(torch, dtype))

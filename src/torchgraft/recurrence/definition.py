@@ -29,10 +29,10 @@ class Definition:
 
         Args:
             arguments: of the operator: input, weight_ih, weight_hh, bias, message_bias if the gates are apart,
-                parameters, initial states, reverse.
+                parameters, initial states, reverse, and whether anything is kept: if not, it has no steps.
         """
         cell, dtype = self.cell, arguments[0].dtype
-        input, weight_ih, weight_hh, *others, reverse = _computed(arguments)
+        input, weight_ih, weight_hh, *others, reverse, keep = _computed(arguments)
         bias, message_bias, parameters, states = self._split(others)
         steps = range(input.shape[0])
         gates = _multiplied(input, weight_ih, bias)
@@ -45,7 +45,13 @@ class Definition:
         # Copies, as results are never aliased.
         finals = (state.to(dtype, copy=True) for state in states)
         of_gates = (gates.clone(), torch.stack(kept)) if cell.gates_apart else (torch.stack(kept),)
-        return torch.stack(outputs).to(dtype), *finals, *of_gates, torch.stack(kept_states, 1)
+        kept_steps = len(steps) if keep else 0
+        return (
+            torch.stack(outputs).to(dtype),
+            *finals,
+            *(each[:kept_steps].clone() for each in of_gates),
+            torch.stack(kept_states, 1)[:, :kept_steps].clone(),
+        )
 
     def gradients(self, *arguments: Any) -> tuple[Tensor, ...]:
         """The gradients of all tensor arguments, in their order; without elements where they are not wanted.

@@ -90,13 +90,13 @@ class Kernels:
     def _sequence(self, device: str) -> str:
         cell = self._cell
         biases = ["bias", *["message_bias"] * cell.gates_apart]
-        biases_given = "bias, message_bias" if cell.gates_apart else "bias, std::nullopt"
+        given = f"{self._given()}, bias, {'message_bias' if cell.gates_apart else 'std::nullopt'}"
         return _FUNCTION.format(
             name=self._name,
             device=device,
-            arguments=", ".join([*self._common(biases), "bool reverse"]),
+            arguments=", ".join([*self._common(biases), "bool reverse", "bool keep"]),
             count=3 + cell.gates_apart + cell.states,
-            call=f"recurrence::forward<{self._name}_cell::Cell>({_RUNS[device]}, {self._given()}, {biases_given})",
+            call=f"recurrence::forward<{self._name}_cell::Cell>({_RUNS[device]}, {given}, keep)",
         )
 
     def _gradients(self, device: str) -> str:

@@ -50,13 +50,20 @@ class _Draws:
         self.cell, self._ranges = cell, ranges
 
     def sequence(
-        self, name: str, sizes: Sequence[int], *, bias: bool = True, reverse: bool = False, scale: float = 1.0
+        self,
+        name: str,
+        sizes: Sequence[int],
+        *,
+        bias: bool = True,
+        reverse: bool = False,
+        keep: bool = True,
+        scale: float = 1.0,
     ) -> Sample:
         """A call of the recurrence; `scale` is the standard deviation of its input."""
         _, _, _, units = sizes
         given = Drawn((self.cell.gates * units,), scale=_weight_scale(units)) if bias else None
         biases = [given] * (1 + self.cell.gates_apart)
-        return Sample(name, (*self._common(sizes, scale), *biases, *self._own(sizes), reverse))
+        return Sample(name, (*self._common(sizes, scale), *biases, *self._own(sizes), reverse, keep))
 
     def gradients(
         self,
@@ -114,20 +121,22 @@ def sequence_samples(cell: Cell, ranges: Mapping[str, tuple[float, float]] = Map
         draws.sequence(name, sizes, bias=bias, reverse=reverse) for name, (*sizes, bias, reverse) in _TABLE.items()
     ]
     saturated = draws.sequence("saturated gates", (5, 3, 4, 9), scale=300.0)
+    some = [
+        draws.sequence("nothing kept", (3, 2, 3, 5), keep=False),
+        draws.sequence("nothing kept, one step back", (1, 2, 3, 5), reverse=True, keep=False),
+        draws.sequence("nothing kept, in pieces", (27, 70, 2, 120), keep=False),
+        draws.sequence("nothing kept, in pieces back", (5, 300, 2, 33), reverse=True, keep=False),
+    ]
 
-    def draw(random: Random) -> Sample:
-        sizes = _few(random)
-        return draws.sequence(f"drawn {sizes}", sizes, bias=random.random() < 0.7, reverse=random.random() < 0.5)
-
-    def stress(random: Random, budget: Budget) -> Sample:
-        sizes = _any_sizes(random, budget, cell.gates, 40)
-        return draws.sequence(f"drawn {sizes}", sizes, bias=random.random() < 0.7, reverse=random.random() < 0.5)
+    def drawn(random: Random, sizes: Sequence[int]) -> Sample:
+        bias, reverse, keep = (random.random() < part for part in (0.7, 0.5, 0.6))
+        return draws.sequence(f"drawn {tuple(sizes)}", sizes, bias=bias, reverse=reverse, keep=keep)
 
     benchmarks = [Benchmark(draws.sequence(_TIMED, _TIMED_SIZES), "sequences", quick=True)]
     return Samples(
-        [*table, saturated],
-        draw,
-        stress=stress,
+        [*table, saturated, *some],
+        lambda random: drawn(random, _few(random)),
+        stress=lambda random, budget: drawn(random, _any_sizes(random, budget, cell.gates, 40)),
         summed=_summed,
         backward_work=2,
         benchmarks=benchmarks,

@@ -138,10 +138,13 @@ class Recurrence:
             bias, message_bias = message_bias if bias is None else bias + message_bias, None
         biases = (bias, message_bias) if self.cell.gates_apart else (bias,)
         states = self._states(input, weight_hh, initial, batch_sizes)
+        # What only a gradient needs takes several times the memory of the output.
+        given = (input, weight_ih, weight_hh, *biases, *parameters, *states)
+        keep = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in given)
 
         def run(piece: Tensor, *begin: Tensor) -> tuple[Tensor, ...]:
             results: tuple[Tensor, ...] = self.operator.call(
-                piece, weight_ih, weight_hh, *biases, *parameters, *begin, reverse
+                piece, weight_ih, weight_hh, *biases, *parameters, *begin, reverse, keep
             )
             return results[: 1 + self.cell.states]
 
@@ -228,7 +231,9 @@ class _Declared:
         self._kept_names = tuple(each.partition(" ")[2] for each in kept)
         wanted = [f"bool {each}" for each in _WANTED]
         self.schema = _schema(
-            name, [*common, *biases, *self._own, *initial, "bool reverse"], self._kept_count() + 1 + cell.states
+            name,
+            [*common, *biases, *self._own, *initial, "bool reverse", "bool keep"],
+            self._kept_count() + 1 + cell.states,
         )
         self.gradients_schema = _schema(
             f"{name}_grads", [*common, *self._own, *initial, *kept, *grads, "bool reverse", *wanted], self._given
@@ -239,7 +244,8 @@ class _Declared:
         cell = self.cell
         gates, states, own = cell.gates, cell.states, cell.parameters
         weights = [f"{gates}*H I", f"{gates}*H H", *[f"{gates}*H"] * self._biases, *["H"] * own]
-        kept = [*[f"T B {gates}*H"] * (1 + cell.gates_apart), f"{states} T B H"]
+        # Of all steps, or of none.
+        kept = [*[f"_ B {gates}*H"] * (1 + cell.gates_apart), f"{states} _ B H"]
         return {
             "reference": self.definition.sequence,
             "output": self._output,
@@ -289,15 +295,15 @@ class _Declared:
     def _output(self, input: Tensor, weight_ih: Tensor, weight_hh: Tensor, *others: Any) -> tuple[Tensor, ...]:
         cell, kept = self.cell, computed_dtype(input.dtype)
         steps, batch, _ = input.shape
-        units = weight_hh.shape[1]
+        units, kept_steps = weight_hh.shape[1], steps if others[-1] else 0
         of_gates = [
-            input.new_empty((steps, batch, cell.gates * units), dtype=kept) for _ in range(1 + cell.gates_apart)
+            input.new_empty((kept_steps, batch, cell.gates * units), dtype=kept) for _ in range(1 + cell.gates_apart)
         ]
         return (
             input.new_empty((steps, batch, units)),
             *(input.new_empty((batch, units)) for _ in range(cell.states)),
             *of_gates,
-            input.new_empty((cell.states, steps, batch, units), dtype=kept),
+            input.new_empty((cell.states, kept_steps, batch, units), dtype=kept),
         )
 
     def _gradients_output(
@@ -326,13 +332,14 @@ def _gradient_formula(name: str, gradients: Operator, biases: int) -> Callable[.
         *arguments: Any,
     ) -> tuple[Tensor | None, ...]:
         kept: Sequence[Tensor] = saved
-        if torch.is_grad_enabled():
+        *tensors, reverse, keep = arguments
+        if torch.is_grad_enabled() or not keep:
             # A second derivative needs what was kept as a function of the arguments.
-            dtype = computed_dtype(arguments[0].dtype)
-            exact = [each.to(dtype) if isinstance(each, Tensor) else each for each in arguments]
-            kept = sequence(*exact)[-len(saved) :]
+            dtype = computed_dtype(tensors[0].dtype)
+            exact = [each.to(dtype) if isinstance(each, Tensor) else each for each in tensors]
+            kept = sequence(*exact, reverse, True)[-len(saved) :]
         wanted = (*needs_grad[:3], any(needs_grad[3 : 3 + biases]))
-        results = call(*arguments[:3], *arguments[3 + biases : -1], *kept, *output_grads, arguments[-1], *wanted)
+        results = call(*tensors[:3], *tensors[3 + biases :], *kept, *output_grads, reverse, *wanted)
         return tuple(each if needed else None for each, needed in zip(results, needs_grad, strict=True))
 
     return gradient

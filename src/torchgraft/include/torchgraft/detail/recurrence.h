@@ -202,6 +202,14 @@ inline Tensor as_matrix(const Tensor& sequence) {
   return torch::stable::view(sequence, {sequence.size(0) * sequence.size(1), sequence.size(2)});
 }
 
+// Some steps of a sequence, and one plane of states (states, steps, batch, units).
+inline Tensor narrowed(Tensor sequence, int64_t first, int64_t steps) {
+  return torch::stable::narrow(sequence, 0, first, steps);
+}
+inline Tensor plane_of(const Tensor& states, int64_t state, int64_t step) {
+  return torch::stable::select(torch::stable::select(states, 0, state), 0, step);
+}
+
 template <typename T>
 std::vector<const T*> pointers_to(const std::vector<Tensor>& tensors) {
   std::vector<const T*> pointers;

@@ -147,26 +147,42 @@ struct OnCpu {
     return {converted(tensor, computed)};
   }
 
+  // How many steps are run at once if nothing is kept of them, each with so many bytes of gates in a row of
+  // the batch: enough for the gates to be worth a pass of threads, and so few that they lie in the caches.
+  int64_t steps_of_piece(int64_t steps, int64_t batch, int64_t row_bytes) const {
+    constexpr int64_t kCacheBytes = 1 << 20;  // a thread
+    constexpr int64_t kFewRows = 256;         // a thread
+    const int64_t threads = torch::stable::get_num_threads();
+    const int64_t rows = threads * std::max(kFewRows, kCacheBytes / row_bytes);
+    const int64_t piece = std::max<int64_t>(1, rows / std::max<int64_t>(1, batch));
+    // Pieces of about the same length.
+    const int64_t pieces = (steps + piece - 1) / piece;
+    return (steps + pieces - 1) / pieces;
+  }
+
   // Runs all steps.
   template <typename Cell, typename T>
   bool at_once(ForwardSteps& steps) const {
     const Sizes& sizes = steps.sizes;
     const int64_t panel = Group<Cell>::template kMostUnits<T>;
     const RoundsOf rounds = rounds_of<Cell, T>(sizes, panel, sizes.steps);
-    const int64_t width = Cell::kGates * sizes.units;
-    Tensor packed = empty_contiguous({(sizes.units + panel) * width}, steps.gates);
-    const T* const weight = data_of<T>(steps.weight_hh);
-    T* const panels = mutable_data_of<T>(packed);
-    pack_units(rounds, [&](int64_t begin, int64_t end) {
-      OnBestVectors<PackForward<Cell, T>>::call(weight, panels, sizes.units, begin, end);
-    });
+    if (!steps.packed.has_value()) {
+      steps.packed = empty_contiguous({(sizes.units + panel) * Cell::kGates * sizes.units}, steps.gates);
+      const T* const weight = data_of<T>(steps.weight_hh);
+      T* const panels = mutable_data_of<T>(*steps.packed);
+      pack_units(rounds, [&](int64_t begin, int64_t end) {
+        OnBestVectors<PackForward<Cell, T>>::call(weight, panels, sizes.units, begin, end);
+      });
+    }
     Tensor other_message = empty_contiguous({sizes.batch, sizes.units}, steps.gates);
     const ForwardRows<Cell, T> rows(steps);
-    const ForwardPass<T> pass = {panels,
+    const ForwardPass<T> pass = {data_of<T>(*steps.packed),
                                  {mutable_data_of<T>(steps.message), mutable_data_of<T>(other_message)}};
     run_rounds(rounds, [&](const Share& share, int64_t begin, int64_t end) {
       OnBestVectors<ForwardRounds<Cell, T>>::call(rows, pass, sizes, share, begin, end);
     });
+    // An odd number of steps leaves what the next one is told in the other place.
+    if (sizes.steps % 2 == 1) steps.message = other_message;
     return true;
   }
   template <typename Cell, typename T>

@@ -23,13 +23,14 @@ struct ForwardSteps {
   Tensor weight_hh;                // (gates * units, units)
   Tensor gates;                    // (steps, batch, gates * units): the inputs', and what is kept of them
   std::optional<Tensor> bias;      // (gates * units), to be added to those
-  Tensor message_gates;            // likewise, what is kept if the gates are apart
+  Tensor message_gates;            // likewise, of each step or of the last one, if the gates are apart
   Tensor message_bias;             // (gates * units)
   Tensor message;                  // (batch, units): what the first step is told
   std::vector<Tensor> initial;     // (batch, units) each
   std::vector<Tensor> parameters;  // (units) each
-  Tensor states;                   // (states, steps, batch, units)
+  Tensor states;                   // (states, steps or 1, batch, units): after each step, or the last one
   Tensor output;                   // (steps, batch, units)
+  std::optional<Tensor> packed;    // weight_hh as a device reads it, from the first of several pieces on
 };
 
 // Where the numbers of each step forward lie.
@@ -39,6 +40,7 @@ class ForwardRows {
   explicit ForwardRows(ForwardSteps& steps)
       : sizes_(steps.sizes),
         reverse_(steps.reverse),
+        planes_(steps.states.size(1)),
         gates_(mutable_data_of<T>(steps.gates)),
         message_gates_(Cell::kGatesApart ? mutable_data_of<T>(steps.message_gates) : gates_),
         message_bias_(data_of<T>(steps.message_bias)),
@@ -51,22 +53,22 @@ class ForwardRows {
   // was told times the weights, and to `message` (batch, units) goes what the next one is told.
   Step<typename Cell::Forward, T> at(int64_t step, const T* message_gates, T* message) const {
     const int64_t t = reverse_ ? sizes_.steps - 1 - step : step;
-    const int64_t place = t * sizes_.batch * Cell::kGates * sizes_.units;
+    const int64_t gates_size = sizes_.batch * Cell::kGates * sizes_.units;
     const int64_t state_size = sizes_.batch * sizes_.units;
     Rows<typename Cell::Forward, T> rows(sizes_.batch, sizes_.units);
-    rows.read_parts(gates_ + place, Cell::kGates);
+    rows.read_parts(gates_ + t * gates_size, Cell::kGates);
     rows.read_parts(message_gates, Cell::kGates);
     if constexpr (Cell::kGatesApart) {
       for (int gate = 0; gate < Cell::kGates; ++gate) rows.read(message_bias_ + gate * sizes_.units, 0);
     }
     for (int state = 0; state < Cell::kStates; ++state) {
-      const int64_t before = state * sizes_.steps + Sizes::before(t, reverse_);
+      const int64_t before = state * planes_ + plane(Sizes::before(t, reverse_));
       rows.read(step == 0 ? initial_[state] : states_ + before * state_size);
     }
     for (const T* each : parameters_) rows.read(each, 0);
-    rows.write_parts(message_gates_ + place, Cell::kGates);
+    rows.write_parts(message_gates_ + (Cell::kGatesApart ? plane(t) : t) * gates_size, Cell::kGates);
     for (int state = 0; state < Cell::kStates; ++state) {
-      rows.write(states_ + (state * sizes_.steps + t) * state_size);
+      rows.write(states_ + (state * planes_ + plane(t)) * state_size);
     }
     rows.write(message);
     rows.write(output_ + t * state_size);
@@ -74,8 +76,13 @@ class ForwardRows {
   }
 
  private:
+  // Where the states of a time are, of those that are kept. A unit reads all its numbers before it writes
+  // any, so the states before a step and those after it may be in the same place.
+  int64_t plane(int64_t t) const { return planes_ == 1 ? 0 : t; }
+
   Sizes sizes_;
   bool reverse_;
+  int64_t planes_;
   T* gates_;
   T* message_gates_;
   const T* message_bias_;
@@ -109,10 +116,11 @@ void step_by_step(const Run& run, ForwardSteps& steps) {
 
 // The output of all steps, the states after the last one, and what is kept for the gradient: the gates, of
 // all steps before their activation, if a cell needs them apart those of the messages too, and the states
-// after each step, (states, steps, batch, units).
+// after each step, (states, steps, batch, units). If nothing is to be kept those have no steps, and a device
+// may run a piece of the sequence after the other, so that the gates of a piece stay in its caches.
 template <typename Cell, typename Run>
 std::vector<Tensor> forward(const Run& run, Given given, const std::optional<Tensor>& bias,
-                            const std::optional<Tensor>& message_bias) {
+                            const std::optional<Tensor>& message_bias, bool keep) {
   const Sizes sizes = check_given<Cell>(given);
   const int64_t width = Cell::kGates * sizes.units;
   check_beside_input(given.input, bias, "bias", {width});
@@ -125,40 +133,62 @@ std::vector<Tensor> forward(const Run& run, Given given, const std::optional<Ten
     const auto empty = [&](std::initializer_list<int64_t> shape) {
       return empty_contiguous(shape, like, code_of(computed));
     };
+    const int64_t piece =
+        keep ? sizes.steps : run.steps_of_piece(sizes.steps, sizes.batch, width * int64_t{sizeof(T)});
+    // Where a piece is all, a device may rely on a place for the states of each step.
+    const int64_t planes = piece < sizes.steps ? 1 : sizes.steps;
 
-    Tensor gates = empty({sizes.steps, sizes.batch, width});
-    Tensor gate_rows = as_matrix(gates);
+    const Tensor input = to_contiguous(given.input), weight_ih = to_contiguous(given.weight_ih);
     std::optional<Tensor> own_bias;
     if (bias.has_value()) own_bias = converted(*bias, computed);
-    const bool has_bias = run.multiply_inputs(as_matrix(to_contiguous(given.input)),
-                                              to_contiguous(given.weight_ih), own_bias, gate_rows);
+    Tensor gates = empty({piece, sizes.batch, width}),
+           output = empty({sizes.steps, sizes.batch, sizes.units});
     ForwardSteps steps = {sizes,
                           given.reverse,
                           dtype,
                           converted(given.weight_hh, computed),
                           gates,
-                          has_bias ? std::nullopt : own_bias,
-                          empty({Cell::kGatesApart ? sizes.steps : 0, sizes.batch, width}),
+                          std::nullopt,
+                          empty({Cell::kGatesApart ? planes : 0, sizes.batch, width}),
                           copied_or_zeros(message_bias, {width}, like, computed),
                           empty({sizes.batch, sizes.units}),
                           converted(given.initial, computed),
                           converted(given.parameters, computed),
-                          empty({Cell::kStates, sizes.steps, sizes.batch, sizes.units}),
-                          empty({sizes.steps, sizes.batch, sizes.units})};
+                          empty({Cell::kStates, planes, sizes.batch, sizes.units}),
+                          output,
+                          std::nullopt};
     first_message<Cell>(run, pointers_to<T>(steps.initial), sizes, mutable_data_of<T>(steps.message));
-    if (!run.template at_once<Cell, T>(steps)) step_by_step<Cell, T>(run, steps);
+    for (int64_t done = 0; done < sizes.steps; done += piece) {
+      const int64_t count = std::min(piece, sizes.steps - done);
+      const int64_t first = given.reverse ? sizes.steps - done - count : done;
+      steps.sizes.steps = count;
+      steps.gates = narrowed(gates, 0, count);
+      steps.output = narrowed(output, first, count);
+      Tensor gate_rows = as_matrix(steps.gates);
+      const bool has_bias =
+          run.multiply_inputs(as_matrix(narrowed(input, first, count)), weight_ih, own_bias, gate_rows);
+      steps.bias = has_bias ? std::nullopt : own_bias;
+      if (!run.template at_once<Cell, T>(steps)) step_by_step<Cell, T>(run, steps);
+      if (planes == 1) {
+        for (int state = 0; state < Cell::kStates; ++state) {
+          steps.initial[state] = plane_of(steps.states, state, 0);
+        }
+      }
+    }
 
-    std::vector<Tensor> results = {converted(steps.output, dtype)};
-    const int64_t last = given.reverse ? 0 : sizes.steps - 1;
+    std::vector<Tensor> results = {converted(output, dtype)};
+    const int64_t last = given.reverse ? 0 : planes - 1;
     for (int state = 0; state < Cell::kStates; ++state) {
       Tensor after = empty_contiguous({sizes.batch, sizes.units}, like);
-      torch::stable::copy_(after,
-                           torch::stable::select(torch::stable::select(steps.states, 0, state), 0, last));
+      torch::stable::copy_(after, plane_of(steps.states, state, last));
       results.push_back(after);
     }
-    results.push_back(gates);
-    if constexpr (Cell::kGatesApart) results.push_back(steps.message_gates);
-    results.push_back(steps.states);
+    const int64_t kept = keep ? sizes.steps : 0;
+    results.push_back(keep ? gates : empty({kept, sizes.batch, width}));
+    if constexpr (Cell::kGatesApart) {
+      results.push_back(keep ? steps.message_gates : empty({kept, sizes.batch, width}));
+    }
+    results.push_back(keep ? steps.states : empty({Cell::kStates, kept, sizes.batch, sizes.units}));
     return results;
   });
 }

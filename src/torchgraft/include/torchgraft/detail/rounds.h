@@ -86,7 +86,7 @@ inline int64_t unit_shares(const RoundsOf& work, int64_t panels) {
   constexpr int64_t kCacheBytes = 1 << 20;
   constexpr int64_t kFewRows = 8;  // a thread
   // Products of a share and a round: they take some microseconds, and a meeting some hundred nanoseconds.
-  constexpr int64_t kProducts = 1 << 17;
+  constexpr int64_t kProducts = 1 << 16;
   const int64_t threads = torch::stable::get_num_threads();
   const bool rows_are_few = work.rows < kFewRows * threads;
   const bool weights_are_many = work.weight_bytes > kCacheBytes;

@@ -12,8 +12,8 @@ namespace {
 
 #include "cell.h"
 
-auto gru_cpu(Tensor input, Tensor weight_ih, Tensor weight_hh, std::optional<Tensor> bias, std::optional<Tensor> message_bias, Tensor initial_h, bool reverse) {
-  return recurrence::as_tuple<5>(recurrence::forward<gru_cell::Cell>(recurrence::OnCpu(), {input, weight_ih, weight_hh, {}, {initial_h}, reverse}, bias, message_bias));
+auto gru_cpu(Tensor input, Tensor weight_ih, Tensor weight_hh, std::optional<Tensor> bias, std::optional<Tensor> message_bias, Tensor initial_h, bool reverse, bool keep) {
+  return recurrence::as_tuple<5>(recurrence::forward<gru_cell::Cell>(recurrence::OnCpu(), {input, weight_ih, weight_hh, {}, {initial_h}, reverse}, bias, message_bias, keep));
 }
 
 auto gru_grads_cpu(Tensor input, Tensor weight_ih, Tensor weight_hh, Tensor initial_h, Tensor gates, Tensor message_gates, Tensor states, std::optional<Tensor> output_grad, std::optional<Tensor> final_h_grad, bool reverse, bool of_input, bool of_weight_ih, bool of_weight_hh, bool of_bias) {

@@ -12,8 +12,8 @@ namespace {
 
 #include "cell.h"
 
-auto lstm_cpu(Tensor input, Tensor weight_ih, Tensor weight_hh, std::optional<Tensor> bias, Tensor initial_h, Tensor initial_c, bool reverse) {
-  return recurrence::as_tuple<5>(recurrence::forward<lstm_cell::Cell>(recurrence::OnCpu(), {input, weight_ih, weight_hh, {}, {initial_h, initial_c}, reverse}, bias, std::nullopt));
+auto lstm_cpu(Tensor input, Tensor weight_ih, Tensor weight_hh, std::optional<Tensor> bias, Tensor initial_h, Tensor initial_c, bool reverse, bool keep) {
+  return recurrence::as_tuple<5>(recurrence::forward<lstm_cell::Cell>(recurrence::OnCpu(), {input, weight_ih, weight_hh, {}, {initial_h, initial_c}, reverse}, bias, std::nullopt, keep));
 }
 
 auto lstm_grads_cpu(Tensor input, Tensor weight_ih, Tensor weight_hh, Tensor initial_h, Tensor initial_c, Tensor gates, Tensor states, std::optional<Tensor> output_grad, std::optional<Tensor> final_h_grad, std::optional<Tensor> final_c_grad, bool reverse, bool of_input, bool of_weight_ih, bool of_weight_hh, bool of_bias) {

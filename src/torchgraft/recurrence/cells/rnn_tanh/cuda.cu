@@ -12,8 +12,8 @@ namespace {
 
 #include "cell.h"
 
-auto rnn_tanh_cuda(Tensor input, Tensor weight_ih, Tensor weight_hh, std::optional<Tensor> bias, Tensor initial_h, bool reverse) {
-  return recurrence::as_tuple<4>(recurrence::forward<rnn_tanh_cell::Cell>(recurrence::OnCuda(input), {input, weight_ih, weight_hh, {}, {initial_h}, reverse}, bias, std::nullopt));
+auto rnn_tanh_cuda(Tensor input, Tensor weight_ih, Tensor weight_hh, std::optional<Tensor> bias, Tensor initial_h, bool reverse, bool keep) {
+  return recurrence::as_tuple<4>(recurrence::forward<rnn_tanh_cell::Cell>(recurrence::OnCuda(input), {input, weight_ih, weight_hh, {}, {initial_h}, reverse}, bias, std::nullopt, keep));
 }
 
 auto rnn_tanh_grads_cuda(Tensor input, Tensor weight_ih, Tensor weight_hh, Tensor initial_h, Tensor gates, Tensor states, std::optional<Tensor> output_grad, std::optional<Tensor> final_h_grad, bool reverse, bool of_input, bool of_weight_ih, bool of_weight_hh, bool of_bias) {
