@@ -107,14 +107,19 @@ def graft(model: Model, example: Any = None) -> Model:
     with `groups`: blur pools, and convolutions whose weights are computed. Such a module runs in the scope
     `functional_calls()`, until its first passes have shown that none of its calls is depthwise.
 
-    `torch.jit.script` compiles the layers' classes; transposed layers, and those of subclasses with a forward pass of
-    their own, are ungrafted by it. What is made for ONNX holds PyTorch's convolutions. What `torch.export` makes holds
-    torchgraft's operators: call `ungraft` before what looks for convolutions in it, such as a quantiser.
+    Served are also `torch.nn.LSTM`, `GRU` and `RNN` without a projection, and subclasses that call their forward pass,
+    on torchgraft's recurrences. Without an example, each call decides whether that pays, by its device, dtype and sizes
+    and by whether gradients are recorded; all other calls run as before.
+
+    `torch.jit.script` compiles the layers' classes; transposed layers, recurrent ones, and those of subclasses with a
+    forward pass of their own, are ungrafted by it. What is made for ONNX holds PyTorch's operators. What `torch.export`
+    makes holds torchgraft's: call `ungraft` before what looks for PyTorch's in it, such as a quantiser.
 
     With an example, the model runs once, and each layer is timed with the calls that it got, PyTorch's way and on
     torchgraft's operators, in turn: forward, and backward where gradients flow, under the autocast and the gradient
-    mode of the caller. Only layers that gain are grafted; those that the example does not reach are, too. So are other
-    modules that gain, whose own forward pass calls such a function, whether or not that shows in its code.
+    mode of the caller. Only layers that gain are grafted, recurrent ones for all their calls; those that the example
+    does not reach are, too. So are other modules that gain, whose own forward pass calls such a function, whether or
+    not that shows in its code.
 
     What was measured stays with each layer, through copies, files and `graft_report`. The model's buffers and PyTorch's
     random numbers are afterwards what they were. Where `torch.distributed` is initialised, all processes must call

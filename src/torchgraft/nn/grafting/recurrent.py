@@ -63,7 +63,7 @@ def _call_of(arguments: Sequence[Any]) -> _Call | None:
     if len(arguments) != _ARGUMENTS:
         return None
     is_packed = not isinstance(arguments[3], bool)
-    call = _Call(*arguments, False) if is_packed else _Call(arguments[0], None, *arguments[1:])
+    call = _Call(*((*arguments, False) if is_packed else (arguments[0], None, *arguments[1:])))
     # Others are those of a projection.
     fits = len(call.weights) == (4 if call.has_biases else 2) * call.num_layers * (1 + call.bidirectional)
     return call if fits and isinstance(call.input, Tensor) and isinstance(call.weights[0], Tensor) else None
