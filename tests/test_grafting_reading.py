@@ -578,7 +578,7 @@ class HelperOfPyTorch(nn.Module):
         torch.jit.script(nn.ReLU()),
         torch.fx.symbolic_trace(nn.Sequential(nn.ReLU())),
         nn.MultiheadAttention(4, 2),
-        nn.GRU(4, 4),
+        nn.GRUCell(4, 4),
     ],
     ids=lambda module: type(module).__name__,
 )

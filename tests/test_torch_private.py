@@ -317,3 +317,30 @@ def test_raised_by_autograd(error):
     library.impl(name, lambda grad: pytorch.raised_by_autograd(error, grad.shape, grad.device), "CPU")
     with pytest.raises(type(error), match="mine"):
         Identity.apply(torch.ones(2, requires_grad=True)).sum().backward()
+
+
+@pytest.mark.parametrize("callees", [False, True])
+def test_leave_to_python(callees):
+    def inner(x):
+        return x * 2
+
+    def outer(x):
+        return inner(x) + 1
+
+    graphs = []
+
+    def backend(module, example):
+        graphs.append(str(module.graph))
+        return module.forward
+
+    def whole(x):
+        return outer(x) - 3
+
+    torch._dynamo.reset()
+    pytorch.leave_to_python(outer, callees=callees)
+    assert torch.compile(outer, backend=backend)(torch.ones(1)).item() == 3
+    assert [("mul" in each, "add" in each) for each in graphs] == ([] if callees else [(True, False)])
+    # What is compiled may contain it.
+    graphs.clear()
+    assert torch.compile(whole, backend=backend, fullgraph=True)(torch.ones(1)).item() == 0
+    assert "add" in graphs[0]

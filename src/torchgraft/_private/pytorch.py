@@ -41,6 +41,19 @@ functorch_active = torch._C._are_functorch_transforms_active
 dual_levels: Any = forward_ad
 
 
+def leave_to_python(function: Any, *, callees: bool = False) -> None:
+    """Keeps TorchDynamo from compiling a function where Python calls it; what is compiled may still contain it.
+
+    Args:
+        function: with code of its own.
+        callees: whether this holds for what the function calls, too.
+    """
+    frames = torch._C._dynamo.eval_frame
+    action = frames._FrameAction
+    strategy = frames._FrameExecStrategy(action.SKIP, action.SKIP if callees else action.DEFAULT)
+    frames.set_code_exec_strategy(function.__code__, strategy)
+
+
 def transform_active() -> bool:
     """Whether a torch.func transform runs, or code is inside `torch.autograd.forward_ad.dual_level()`."""
     return functorch_active() or forward_ad._current_level >= 0

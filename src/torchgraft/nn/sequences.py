@@ -82,7 +82,7 @@ def run_sequences(
         return states
 
     def run(values: Tensor, states: Sequence[Tensor], batch_sizes: Tensor | None) -> tuple[Tensor, list[Tensor]]:
-        return _layers(kind, values, states, batch_sizes, weights, directions, dropout, training)
+        return run_layers(kind, values, states, batch_sizes, weights, directions, dropout, training)
 
     def given(states: Sequence[Tensor]) -> Any:
         return tuple(states) if len(states) > 1 else states[0]
@@ -115,7 +115,7 @@ def run_sequences(
     return output.transpose(0, 1) if batch_first else output, given(last)
 
 
-def _layers(
+def run_layers(
     kind: Kind,
     values: Tensor,
     states: Sequence[Tensor],
@@ -125,7 +125,21 @@ def _layers(
     dropout: float,
     training: bool,
 ) -> tuple[Tensor, list[Tensor]]:
-    """The output of the last layer, and the last states of every layer and direction."""
+    """Runs all layers of a network over a batch of sequences, or a packed one.
+
+    Args:
+        kind: of network.
+        values: (T, B, I), or with batch_sizes (the sum of them, I).
+        states: before the first step, (L * D, B, S) each.
+        batch_sizes: how many sequences take part in each step of a packed sequence.
+        weights: weight_ih, weight_hh and biases of each layer and direction.
+        directions: 1 or 2.
+        dropout: the probability with which an output of any layer but the last becomes zero.
+        training: whether outputs are dropped.
+
+    Returns:
+        The output of the last layer, and the last states of every layer and direction.
+    """
     last: list[Sequence[Tensor]] = []
     for first in range(0, len(weights), directions):
         outputs = []

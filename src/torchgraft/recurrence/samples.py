@@ -42,6 +42,8 @@ _TABLE: dict[str, tuple[int, int, int, int, bool, bool]] = {
 # The sequence that `graft bench` measures: steps, batch, features and units.
 _TIMED, _TIMED_SIZES = "100 steps of 32 rows, 128 features, 256 units", (100, 32, 128, 256)
 
+_MANY_STEPS = 50
+
 
 class _Draws:
     """Draws the tensors of a recurrence's calls."""
@@ -90,11 +92,14 @@ class _Draws:
     def _common(self, sizes: Sequence[int], scale: float) -> tuple[Drawn, Drawn, Drawn]:
         steps, batch, features, units = sizes
         gates = self.cell.gates * units
-        # Of few units as of sixteen: a large weight would make the error of a step grow from step to step.
+        # Of few units as of sixteen: a large weight would make the error of a step grow from step to step. Of many
+        # steps it is never larger than in a layer: some cells are chaotic beyond, and any rounding becomes all.
+        of_messages = _weight_scale(max(units, 16))
+        bound = math.sqrt(3) * of_messages if steps >= _MANY_STEPS else None
         return (
             Drawn((steps, batch, features), scale=scale),
             Drawn((gates, features), scale=_weight_scale(max(units, features))),
-            Drawn((gates, units), scale=_weight_scale(max(units, 16))),
+            Drawn((gates, units), scale=of_messages, low=None if bound is None else -bound, high=bound),
         )
 
     def _own(self, sizes: Sequence[int]) -> list[Drawn]:

@@ -1,4 +1,4 @@
-"""graft(model): PyTorch's depthwise layers stay what they are, and compute on torchgraft's operators."""
+"""graft(model): PyTorch's depthwise and recurrent layers stay what they are, and compute on torchgraft's operators."""
 
 from torchgraft.nn.grafting.functional import functional_calls
 from torchgraft.nn.grafting.layers import graft, ungraft

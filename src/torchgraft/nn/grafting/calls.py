@@ -25,6 +25,7 @@ from torchgraft.nn.grafting.methods import (
     methods_of,
     names_of_forward,
 )
+from torchgraft.nn.grafting.recurrent import RecurrentForward
 from torchgraft.nn.recording import is_recorded_to_be_read
 
 # Packages whose classes call no such function, or call torchgraft's own.
@@ -309,12 +310,18 @@ def calls_of(module: nn.Module) -> Calls:
     return Calls(methods, names)
 
 
-def give(module: nn.Module) -> None:
+def give(module: nn.Module, *, measured: bool = False) -> None:
     """Gives a module the methods by which it computes on torchgraft's operators.
 
     Args:
-        module: a convolution, or a module that calls one as a function.
+        module: a convolution, a module that calls one as a function, or a recurrent layer.
+        measured: whether it does so in all calls, for an example. Otherwise a recurrent layer decides in each.
     """
+    if isinstance(module, nn.RNNBase):
+        methods: dict[str, Method] = {name: RecurrentForward(module, measured) for name in names_of_forward(module)}
+        methods.update({each.name: each(module) for each in (Replicate, PrepareScriptable)})
+        vars(module).update(methods)
+        return
     methods = calls_of(module).methods
     if not methods and computes_as_its_base(module):
         methods = {ConvForward.name: ConvForward(module)}

@@ -12,6 +12,7 @@ from torchgraft.nn.grafting.functional import computes_itself
 from torchgraft.nn.grafting.measuring import measure
 from torchgraft.nn.grafting.methods import NAME, computes_as_its_base, methods_of, names_of_forward, take_back
 from torchgraft.nn.grafting.reading import functions_called, why_not_served
+from torchgraft.nn.grafting.recurrent import why_not_recurrent
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -35,9 +36,19 @@ def convolves(module: nn.Module) -> bool:
     return isinstance(module, _ConvNd) or bool(named_functions(module))
 
 
-def is_known_depthwise(module: nn.Module) -> bool:
-    """Whether what a module calls is depthwise for certain: a function may be called for other convolutions, too."""
-    return isinstance(module, _ConvNd) or bool(calls_of(module).functions)
+def is_recurrent(module: nn.Module) -> bool:
+    """Whether a module is a recurrent layer of PyTorch's, or of a subclass."""
+    return isinstance(module, nn.RNNBase)
+
+
+def is_of_interest(module: nn.Module) -> bool:
+    """Whether `graft` looks at a module, and a report names it."""
+    return is_recurrent(module) or convolves(module)
+
+
+def is_known_to_be_served(module: nn.Module) -> bool:
+    """Whether a module's calls are served for certain: a function may be called for other convolutions, too."""
+    return isinstance(module, (_ConvNd, nn.RNNBase)) or bool(calls_of(module).functions)
 
 
 def named_functions(module: nn.Module) -> tuple[str, ...]:
@@ -47,6 +58,8 @@ def named_functions(module: nn.Module) -> tuple[str, ...]:
 
 def why_not(module: nn.Module) -> str:
     """The reason why a module that convolves is not grafted; empty if there is none."""
+    if isinstance(module, nn.RNNBase):
+        return why_not_recurrent(module)
     if not isinstance(module, _ConvNd):
         calls = calls_of(module)
         return calls.reason if calls.functions else why_not_served(module)
@@ -94,14 +107,19 @@ def graft(model: Model, example: Any = None) -> Model:
     with `groups`: blur pools, and convolutions whose weights are computed. Such a module runs in the scope
     `functional_calls()`, until its first passes have shown that none of its calls is depthwise.
 
-    `torch.jit.script` compiles the layers' classes; transposed layers, and those of subclasses with a forward pass of
-    their own, are ungrafted by it. What is made for ONNX holds PyTorch's convolutions. What `torch.export` makes holds
-    torchgraft's operators: call `ungraft` before what looks for convolutions in it, such as a quantiser.
+    Served are also `torch.nn.LSTM`, `GRU` and `RNN` without a projection, and subclasses that call their forward pass,
+    on torchgraft's recurrences. Without an example, each call decides whether that pays, by its device, dtype and sizes
+    and by whether gradients are recorded; all other calls run as before.
+
+    `torch.jit.script` compiles the layers' classes; transposed layers, recurrent ones, and those of subclasses with a
+    forward pass of their own, are ungrafted by it. What is made for ONNX holds PyTorch's operators. What `torch.export`
+    makes holds torchgraft's: call `ungraft` before what looks for PyTorch's in it, such as a quantiser.
 
     With an example, the model runs once, and each layer is timed with the calls that it got, PyTorch's way and on
     torchgraft's operators, in turn: forward, and backward where gradients flow, under the autocast and the gradient
-    mode of the caller. Only layers that gain are grafted; those that the example does not reach are, too. So are other
-    modules that gain, whose own forward pass calls such a function, whether or not that shows in its code.
+    mode of the caller. Only layers that gain are grafted, recurrent ones for all their calls; those that the example
+    does not reach are, too. So are other modules that gain, whose own forward pass calls such a function, whether or
+    not that shows in its code.
 
     What was measured stays with each layer, through copies, files and `graft_report`. The model's buffers and PyTorch's
     random numbers are afterwards what they were. Where `torch.distributed` is initialised, all processes must call
@@ -124,9 +142,9 @@ def graft(model: Model, example: Any = None) -> Model:
     layers = {
         name: module
         for name, module in model.named_modules()
-        if convolves(module) and not (runs_on_operators(module) or is_grafted(module) or why_not(module))
+        if is_of_interest(module) and not (runs_on_operators(module) or is_grafted(module) or why_not(module))
     }
-    timed = {name: module for name, module in layers.items() if isinstance(module, _ConvNd)}
+    timed = {name: module for name, module in layers.items() if isinstance(module, (_ConvNd, nn.RNNBase))}
     measured = {} if example is None else measure(model, timed, example)
     for name in {**layers, **measured}:
         layer = model.get_submodule(name)
@@ -134,9 +152,9 @@ def graft(model: Model, example: Any = None) -> Model:
         if name in measured:
             vars(layer)[NAME] = measured[name]
         # A module whose calls of functions are not measured made none that is depthwise, or was not reached.
-        is_guess = example is not None and not is_known_depthwise(layer)
+        is_guess = example is not None and not is_known_to_be_served(layer)
         if measured[name].gains if name in measured else not is_guess:
-            give(layer)
+            give(layer, measured=name in measured)
     return model
 
 

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as distributed
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
+from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.benchmark import Timer
@@ -62,7 +63,9 @@ class _Call:
 
     @property
     def words(self) -> str:
-        inputs = [each for each in tree_leaves((self.arguments, self.named)) if isinstance(each, _Likeness)]
+        inputs = [
+            each for each in tree_leaves((self.arguments, self.named)) if isinstance(each, (_Likeness, _PackedLikeness))
+        ]
         passes = "forward and backward" if self.differentiated else "forward"
         cast = f", autocast to {str(self.autocast).removeprefix('torch.')}" if self.autocast else ""
         return f"{' and '.join(map(str, inputs))}, {passes}{cast}"
@@ -93,18 +96,49 @@ class _Likeness:
         return made.requires_grad_(self.requires_grad)
 
 
-def _likeness(tensor: Tensor) -> _Likeness:
+@dataclass(frozen=True)
+class _PackedLikeness:
+    """All of a packed sequence but its values."""
+
+    data: _Likeness
+    batch_sizes: tuple[int, ...]
+    sorted_indices: Tensor | None
+    unsorted_indices: Tensor | None
+
+    def __str__(self) -> str:
+        return f"{self.data} packed of {self.batch_sizes[0]} sequences of up to {len(self.batch_sizes)} steps"
+
+    def make(self) -> PackedSequence:
+        """Makes a packed sequence of random values."""
+        sizes = torch.tensor(self.batch_sizes)
+        return PackedSequence(self.data.make(), sizes, self.sorted_indices, self.unsorted_indices)
+
+
+def _likeness(tensor: Tensor | PackedSequence) -> _Likeness | _PackedLikeness:
+    if isinstance(tensor, PackedSequence):
+        data, sizes, *indices = tensor
+        return _PackedLikeness(_likeness(data), tuple(sizes.tolist()), *indices)  # type: ignore[arg-type]
     requires_grad = tensor.requires_grad and torch.is_grad_enabled()
     return _Likeness(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, requires_grad)
 
 
+def _is_packed(value: Any) -> bool:
+    return isinstance(value, PackedSequence)
+
+
+def _tensors_of(tree: Any) -> list[Tensor]:
+    """The tensors in a tree of arguments or results; of a packed sequence its values."""
+    leaves = [each.data if isinstance(each, PackedSequence) else each for each in tree_leaves(tree, _is_packed)]
+    return [each for each in leaves if isinstance(each, Tensor)]
+
+
 def _call_of(layer: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> _Call:
-    tensors = [each for each in tree_leaves((arguments, named)) if isinstance(each, Tensor)]
+    tensors = _tensors_of((arguments, named))
     device = tensors[0].device.type if tensors else "cpu"
     leaves = [*tensors, *layer.parameters()]
     return _Call(
-        tree_map_only(Tensor, _likeness, arguments),
-        tree_map_only(Tensor, _likeness, named),
+        tree_map_only((Tensor, PackedSequence), _likeness, arguments, _is_packed),
+        tree_map_only((Tensor, PackedSequence), _likeness, named, _is_packed),
         device,
         torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None,
         torch.is_grad_enabled() and any(each.requires_grad for each in leaves),
@@ -119,7 +153,7 @@ class _Watch(TorchFunctionMode):
         layers: by name.
     """
 
-    def __init__(self, model: nn.Module, layers: Mapping[str, _ConvNd]) -> None:
+    def __init__(self, model: nn.Module, layers: Mapping[str, nn.Module]) -> None:
         super().__init__()
         self.model, self.layers = model, layers
         self.calls: dict[str, list[_Call]] = {name: [] for name in layers}
@@ -166,7 +200,7 @@ class _Watch(TorchFunctionMode):
         if self._within:
             name, module, call = self._within[-1]
             noted = self.calls.setdefault(name, [])
-            if not isinstance(module, _ConvNd) and not any(call is each for each in noted):
+            if not isinstance(module, (_ConvNd, nn.RNNBase)) and not any(call is each for each in noted):
                 noted.append(call)
         return result
 
@@ -192,20 +226,23 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
             buffers.update(before)
 
 
-def _calls(model: nn.Module, layers: Mapping[str, _ConvNd], example: Any) -> dict[str, list[_Call]]:
+def _calls(model: nn.Module, layers: Mapping[str, nn.Module], example: Any) -> dict[str, list[_Call]]:
     """Runs a model once, and notes how its layers are called."""
     with _Watch(model, layers) as watch:
         if isinstance(example, Mapping):
             model(**example)
         else:
-            model(*(example if isinstance(example, (tuple, list)) else (example,)))
+            is_several = isinstance(example, (tuple, list)) and not isinstance(example, PackedSequence)
+            model(*(example if is_several else (example,)))
     return {name: calls for name, calls in watch.calls.items() if calls}
 
 
 def _step(layer: nn.Module, call: _Call) -> Callable[[], None]:
     """Makes the function that is timed: a forward pass, and a backward pass where gradients flow."""
-    arguments, named = tree_map_only(_Likeness, _Likeness.make, (call.arguments, call.named))
-    tensors = [each for each in tree_leaves((arguments, named)) if isinstance(each, Tensor)]
+    arguments, named = tree_map_only(
+        (_Likeness, _PackedLikeness), lambda each: each.make(), (call.arguments, call.named)
+    )
+    tensors = _tensors_of((arguments, named))
     wanted = [each for each in [*tensors, *layer.parameters()] if each.requires_grad]
     gradients: list[Tensor] = []
 
@@ -216,7 +253,7 @@ def _step(layer: nn.Module, call: _Call) -> Callable[[], None]:
         ):
             result = layer.forward(*arguments, **named)
         if call.differentiated:
-            outputs = [each for each in tree_leaves(result) if isinstance(each, Tensor) and each.requires_grad]
+            outputs = [each for each in _tensors_of(result) if each.requires_grad]
             if not gradients:
                 gradients.extend(map(torch.randn_like, outputs))
             torch.autograd.grad(outputs, wanted, gradients, allow_unused=True)
@@ -226,7 +263,7 @@ def _step(layer: nn.Module, call: _Call) -> Callable[[], None]:
 
 @contextmanager
 def _grafted(layer: nn.Module) -> Iterator[None]:
-    give(layer)
+    give(layer, measured=True)
     try:
         yield
     finally:
@@ -249,13 +286,13 @@ def _time(layer: nn.Module, call: _Call) -> tuple[float, float]:
 
 def _alike(layer: nn.Module, call: _Call) -> Any:
     """A key that is equal for calls which take the same time."""
-    if type(layer).__module__ != nn.Conv2d.__module__:
+    if type(layer).__module__ not in (nn.Conv2d.__module__, nn.GRU.__module__):
         return id(layer), repr(call)
     weights = [(tuple(each.shape), each.stride(), each.dtype, each.requires_grad) for each in layer.parameters()]
-    return repr(layer), repr(weights), repr(call)
+    return repr(layer), layer.training, repr(weights), repr(call)
 
 
-def measure(model: nn.Module, layers: Mapping[str, _ConvNd], example: Any) -> dict[str, Measured]:
+def measure(model: nn.Module, layers: Mapping[str, nn.Module], example: Any) -> dict[str, Measured]:
     """Times the calls that a model makes of its layers, PyTorch's way and on torchgraft's operators.
 
     Where `torch.distributed` is initialised, all processes get what the first one measured.

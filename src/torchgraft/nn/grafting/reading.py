@@ -11,6 +11,7 @@ import inspect
 import sys
 import types
 import weakref
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -172,13 +173,18 @@ def _reading_of(kind: type) -> _Reading:
     return kept[1]
 
 
+def attributes_read(kind: type) -> Set[str]:
+    """The names of all attributes that the forward pass of a class reads, and what it calls in files of its own."""
+    return _reading_of(kind).attributes
+
+
 def functions_called(module: nn.Module) -> tuple[str, ...]:
     """The names of the convolution functions that a module's own forward pass may call for depthwise convolutions.
 
     Args:
         module: any module, grafted or not.
     """
-    if isinstance(module, (_ConvNd, torch.jit.ScriptModule)):
+    if isinstance(module, (_ConvNd, nn.RNNBase, torch.jit.ScriptModule)):
         return ()
     reading, held = _reading_of(type(module)), vars(module)
     functions = reading.functions

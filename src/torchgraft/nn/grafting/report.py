@@ -1,4 +1,4 @@
-"""graft_report(model): which convolutions of a model run on torchgraft, and why others do not."""
+"""graft_report(model): which layers of a model run on torchgraft, and why others do not."""
 
 import json
 from collections import defaultdict
@@ -6,25 +6,35 @@ from dataclasses import asdict, dataclass, field
 
 import torch
 
-from torchgraft.nn.grafting.layers import convolves, is_grafted, named_functions, runs_on_operators, why_not
+from torchgraft.nn.grafting.layers import (
+    is_grafted,
+    is_of_interest,
+    is_recurrent,
+    named_functions,
+    runs_on_operators,
+    why_not,
+)
 from torchgraft.nn.grafting.measuring import Measured
 from torchgraft.nn.grafting.methods import NAME
 
 
 @dataclass(frozen=True)
 class GraftReport:
-    """Which convolutions of a model run on torchgraft, by the names of their layers, and why others do not."""
+    """Which convolutions and recurrent layers of a model run on torchgraft, by their names, and why others do not."""
 
     grafted: tuple[str, ...] = ()
     graftable: tuple[str, ...] = ()
     left: dict[str, str] = field(default_factory=dict)
     measured: dict[str, Measured] = field(default_factory=dict)
     functions: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    recurrent: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        lines = [f"convolutions grafted: {len(self.grafted)}, left: {len(self.left) + len(self.graftable)}"]
+        lines = self._counts()
         for name in self.grafted:
             times = f": {self.measured[name]}" if name in self.measured else ""
+            if not times and name in self.recurrent:
+                times = ", in calls where it pays"
             calls = f", its calls of {' and '.join(self.functions[name])}" if name in self.functions else ""
             lines.append(f"  grafted    {name or '(the model itself)'}{calls}{times}")
         lines += [f"  graftable  {name or '(the model itself)'}: graft(model) serves it" for name in self.graftable]
@@ -34,6 +44,16 @@ class GraftReport:
         for reason, alike in names.items():
             lines.append(f"  left       {_several(alike)}: {reason}")
         return "\n".join(lines)
+
+    def _counts(self) -> list[str]:
+        """A line for convolutions, and one for recurrent layers; none for recurrent layers if there are none."""
+        lines, recurrent = list[str](), frozenset(self.recurrent)
+        convolutions = {*self.grafted, *self.graftable, *self.left} - recurrent
+        for words, names in (("convolutions", convolutions), ("recurrent layers", recurrent)):
+            if names or not (lines or recurrent):
+                grafted = len(names.intersection(self.grafted))
+                lines.append(f"{words} grafted: {grafted}, left: {len(names) - grafted}")
+        return lines
 
     def to_json(self) -> str:
         """The report as one JSON object, for other programs: its fields, times in microseconds."""
@@ -53,14 +73,18 @@ def graft_report(model: torch.nn.Module) -> GraftReport:
 
     Returns:
         A report with `grafted` and `graftable` names, `left`, reasons by name, `measured`, times by name where `graft`
-        had an example, and `functions`, the functions by name of each module that calls some itself. Printed, it has a
-        line for each layer that is grafted or could be, and a line for each reason.
+        had an example, `functions`, the functions by name of each module that calls some itself, and `recurrent`, the
+        names of recurrent layers among them. Printed, it has a line for each layer that is grafted or could be, and a
+        line for each reason.
     """
-    grafted, graftable, left, measured, functions = [], [], {}, {}, {}
+    grafted, graftable, recurrent = list[str](), list[str](), list[str]()
+    left, measured, functions = dict[str, str](), dict[str, Measured](), dict[str, tuple[str, ...]]()
     for name, module in model.named_modules():
-        if not (convolves(module) or NAME in vars(module)):
+        if not (is_of_interest(module) or NAME in vars(module)):
             continue
-        if called := named_functions(module):
+        if is_recurrent(module):
+            recurrent.append(name)
+        elif called := named_functions(module):
             functions[name] = called
         if NAME in vars(module):
             measured[name] = vars(module)[NAME]
@@ -74,4 +98,4 @@ def graft_report(model: torch.nn.Module) -> GraftReport:
             left[name] = f"it gains nothing: {measured[name]}"
         else:
             graftable.append(name)
-    return GraftReport(tuple(grafted), tuple(graftable), left, measured, functions)
+    return GraftReport(tuple(grafted), tuple(graftable), left, measured, functions, tuple(recurrent))
