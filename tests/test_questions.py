@@ -5,6 +5,9 @@ import torch
 
 from torchgraft import Operator
 from torchgraft.checking import check
+from torchgraft.checking.case import Case
+from torchgraft.checking.properties import large
+from torchgraft.checking.subject import Subject
 from torchgraft.operator import FLOATING
 from torchgraft.sampling import Drawn, Sample, Samples
 
@@ -442,3 +445,44 @@ def test_a_number_that_one_branch_ignores_is_named():
     )
     message = _message(operator, Samples([Sample("rows", (Drawn((4, 7)), -1, 3.0))], summed=lambda *_: 7), "numbers")
     assert message.startswith("ignores factor with dim=0: the result is that of factor=2.0, its default")
+
+
+def test_a_wide_row_is_not_laid_to_the_values_that_it_has():
+    operator = _declare(
+        "wrong_if_wide(Tensor input) -> Tensor",
+        lambda input: input.sum(-1) + (input[..., -1] if input.shape[-1] > 200 else 0),
+        reference=lambda input: input.sum(-1),
+        gradient="reference",
+    )
+    message = _message(operator, _ROWS, "value_regimes")
+    assert message.startswith("with size 263 in dimension 1 of input: the result is wrong: ")
+
+
+def test_a_crash_far_from_the_first_element_is_laid_to_the_strides():
+    told = []
+
+    def kernel(input):
+        # Here a process would die that counts addresses in 32 bits.
+        assert input.stride(0) < 2**30 or "wrong address, given input with 2**3" in told[-1]
+        return input.clone()
+
+    operator = _declare("copied(Tensor input) -> Tensor", kernel, reference=torch.clone)
+    case = Case(Subject(operator, _ROWS), torch.device("cpu"), torch.float32, quick=True, progress=told.append)
+    try:
+        large.PROPERTY.check(case)
+    finally:
+        operator.undeclare()
+    assert told[-1] == "sample 'four rows'"
+    assert any("given input with 2**30 + 64 elements from one to the next" in each for each in told)
+
+
+def test_an_argument_that_is_written_to_is_named_before_the_gradient_that_comes_of_it():
+    def least(input):
+        input.copy_(input.sort(-1).values)
+        return input[..., 0].clone()
+
+    operator = _declare(
+        "least(Tensor input) -> Tensor", least, reference=lambda input: input.amin(-1), gradient="reference"
+    )
+    message = _message(operator, _ROWS, "smoke")
+    assert message.startswith("an argument differs after the call, which must not write to it")
