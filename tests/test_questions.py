@@ -5,6 +5,9 @@ import torch
 
 from torchgraft import Operator
 from torchgraft.checking import check
+from torchgraft.checking.case import Case
+from torchgraft.checking.properties import large
+from torchgraft.checking.subject import Subject
 from torchgraft.operator import FLOATING
 from torchgraft.sampling import Drawn, Sample, Samples
 
@@ -153,7 +156,7 @@ def test_a_floor_that_the_definition_does_not_have_is_called_a_floor(least):
         dtypes=(torch.float32,),
     )
     message = _message(operator, _ROWS, "value_regimes")
-    assert "(a floor, a clamp or an epsilon that the definition does not have)" in message
+    assert "(a floor, a clamp or an epsilon that the definition does not have, or has in another place)" in message
 
 
 def test_a_row_that_gets_a_padding_value_is_not_called_a_cancellation():
@@ -224,3 +227,262 @@ def test_many_borders_are_shown_in_short():
     samples = Samples([Sample("two", (Drawn((30, 2)), borders))], summed=lambda input, borders: 30)
     message = _message(operator, samples, "borders")
     assert message.startswith("with borders [0, 1, 2, ..., 30], 31 of them: the result is wrong")
+
+
+def _report(operator, samples, name):
+    """Asks one property; the operator must pass."""
+    try:
+        report = check(operator, samples, properties=[name], device="cpu", quick=True)
+    finally:
+        operator.undeclare()
+    assert report.passed, str(report)
+
+
+_shared: dict[str, torch.Tensor] = {}
+
+
+def _through_scratch(input, scratch):
+    # Short inputs need none.
+    if input.numel() < 4096:
+        return input.sin() + input.cos()
+    scratch["sines"] = input.sin()
+    cosines = input.cos()
+    return scratch["sines"] + cosines
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_calls_that_take_a_while_share_no_scratch_between_threads(is_shared):
+    operator = _declare(
+        f"through_scratch_{int(is_shared)}(Tensor input) -> Tensor",
+        lambda input: _through_scratch(input, _shared if is_shared else {}),
+        reference=lambda input: input.sin() + input.cos(),
+        gradient="reference",
+    )
+    samples = Samples([Sample("five", (Drawn((5,)),)), Sample("rows", (Drawn((4, 6)),))])
+    if not is_shared:
+        _report(operator, samples, "thread_safety")
+        return
+    message = _message(operator, samples, "thread_safety")
+    assert "a result of a thread differs from that of the same call made alone (calls made at once share" in message
+
+
+def _shifted(input, shift):
+    flat = shift.reshape(-1)
+    # Right for trailing dimensions only.
+    return input + flat[torch.arange(input.numel()) % len(flat)].view(input.shape)
+
+
+@pytest.mark.parametrize("is_right", [False, True])
+def test_a_size_of_one_is_asked_where_samples_of_other_kinds_are_simpler(is_right):
+    operator = _declare(
+        f"shifted_{int(is_right)}(Tensor input, Tensor shift) -> Tensor",
+        (lambda input, shift: input + shift) if is_right else _shifted,
+        reference=lambda input, shift: input + torch.broadcast_to(shift, input.shape),
+        output=lambda input, shift: torch.empty_like(input),
+        gradient="reference",
+    )
+    samples = Samples(
+        [
+            Sample("one for all", (Drawn((4, 6)), Drawn(()))),
+            Sample("one for each column", (Drawn((3, 5)), Drawn((5,)))),
+            Sample("one for each", (Drawn((3, 5)), Drawn((3, 5)))),
+        ]
+    )
+    if is_right:
+        _report(operator, samples, "equal_sizes")
+        return
+    message = _message(operator, samples, "equal_sizes")
+    assert message.startswith("with size 1 in dimension 1 of shift: the result is wrong")
+
+
+def _product_gradient(needs_grad, grads, saved, left, right):
+    if left is right:
+        # The sum of both, which autograd then adds up once more.
+        return 2 * left * grads[0], 2 * left * grads[0]
+    return right * grads[0], left * grads[0]
+
+
+@pytest.mark.parametrize("is_right", [False, True])
+def test_one_tensor_in_two_places_has_the_sum_of_both_gradients(is_right):
+    operator = _declare(
+        f"multiplied_{int(is_right)}(Tensor left, Tensor right) -> Tensor",
+        lambda left, right: left * right,
+        reference=lambda left, right: left * right,
+        gradient=(lambda needs_grad, grads, saved, left, right: (right * grads[0], left * grads[0]))
+        if is_right
+        else _product_gradient,
+    )
+    samples = Samples([Sample("five", (Drawn((5,)), Drawn((5,))))])
+    if is_right:
+        _report(operator, samples, "inputs_and_outputs")
+        return
+    assert _message(operator, samples, "inputs_and_outputs") == (
+        "the gradient, where left and right are one tensor, is not the sum of the gradients of two equal tensors"
+    )
+
+
+def test_one_tensor_in_two_places_gives_the_result_of_two():
+    def difference(left, right):
+        return torch.ones_like(left) if left.data_ptr() == right.data_ptr() else left - right
+
+    operator = _declare(
+        "difference(Tensor left, Tensor right) -> Tensor",
+        difference,
+        reference=lambda left, right: left - right,
+        gradient="reference",
+    )
+    samples = Samples([Sample("five", (Drawn((5,)), Drawn((5,))))])
+    message = _message(operator, samples, "inputs_and_outputs")
+    assert message.startswith("the result, where left and right are one tensor, and not two equal ones, is wrong")
+
+
+def test_an_operator_whose_gradient_is_none_for_equal_vectors_may_be_given_one_twice():
+    def distance(left, right):
+        return (left - right).square().sum(-1).sqrt()
+
+    operator = _declare(
+        "distance(Tensor left, Tensor right) -> Tensor", distance, reference=distance, gradient="reference"
+    )
+    _report(operator, Samples([Sample("rows", (Drawn((3, 5)), Drawn((3, 5))))]), "inputs_and_outputs")
+
+
+_TAILED = Samples([Sample("rows", (Drawn((4, 7)),))])
+
+
+def _log_sigmoid(name, derivative):
+    return _declare(
+        f"{name}(Tensor input) -> Tensor",
+        torch.nn.functional.logsigmoid,
+        reference=torch.nn.functional.logsigmoid,
+        gradient=lambda needs_grad, grads, saved, input: (grads[0] * derivative(input),),
+    )
+
+
+def test_a_gradient_has_digits_where_the_result_goes_to_zero():
+    operator = _log_sigmoid("log_sigmoid_by_difference", lambda input: 1 - torch.sigmoid(input))
+    message = _message(operator, _TAILED, "gradient_regimes")
+    assert message.startswith("loses digits by cancellation in the gradient of input times 10: no digit is right")
+
+
+def _of_silu(input):
+    sigmoid = torch.sigmoid(input)
+    return sigmoid * (1 + input * (1 - sigmoid))
+
+
+def test_a_gradient_that_has_digits_or_cannot_have_them_passes():
+    _report(_log_sigmoid("log_sigmoid", lambda input: torch.sigmoid(-input)), _TAILED, "gradient_regimes")
+    # Where tanh is one, nothing of the difference is left in its result.
+    saturating = _declare(
+        "saturating(Tensor input) -> Tensor",
+        torch.tanh,
+        reference=lambda input: 1 - 2 * torch.sigmoid(-2 * input),
+        gradient=lambda needs_grad, grads, saved, input: (grads[0] * (1 - torch.tanh(input).square()),),
+    )
+    _report(saturating, _TAILED, "gradient_regimes")
+    silu = _declare(
+        "silu(Tensor input) -> Tensor",
+        torch.nn.functional.silu,
+        reference=torch.nn.functional.silu,
+        gradient=lambda needs_grad, grads, saved, input: (grads[0] * _of_silu(input),),
+    )
+    _report(silu, _TAILED, "gradient_regimes")
+
+
+def _noise(input, seed):
+    return torch.rand(input.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(input.dtype)
+
+
+def _noisy(input, seed, strength):
+    return input * (1 + strength * _noise(input, seed))
+
+
+_NOISY = Samples([Sample("rows", (Drawn((4, 7)), 3, 0.25))])
+
+
+@pytest.mark.parametrize("is_right", [False, True])
+def test_the_gradient_of_random_results_is_that_of_the_same_numbers(is_right):
+    def gradient(needs_grad, grads, saved, input, seed, strength):
+        return (_noisy(grads[0], seed, strength if is_right else 1.0),)
+
+    operator = _declare(
+        f"noisy_{int(is_right)}(Tensor input, int seed, float strength=1.0) -> Tensor",
+        _noisy,
+        reference=_noisy,
+        gradient=gradient,
+        random=("seed",),
+    )
+    if is_right:
+        _report(operator, _NOISY, "gradient")
+        return
+    message = _message(operator, _NOISY, "gradient")
+    assert message.startswith("numerical differentiation gives another gradient, for the same random numbers")
+
+
+def test_random_steps_may_have_the_gradient_that_their_definition_gives_them():
+    def rounded(input, seed):
+        return (input + _noise(input, seed)).floor()
+
+    operator = _declare(
+        "rounded_at_random(Tensor input, int seed) -> Tensor",
+        rounded,
+        reference=lambda input, seed: input + (rounded(input, seed) - input).detach(),
+        gradient=lambda needs_grad, grads, saved, input, seed: (grads[0].clone(),),
+        random=("seed",),
+    )
+    _report(operator, Samples([Sample("rows", (Drawn((4, 7)), 3))]), "gradient")
+
+
+def test_a_number_that_one_branch_ignores_is_named():
+    def total(input, dim, factor):
+        return input.sum(dim) * (factor if dim % input.dim() == input.dim() - 1 else 2.0)
+
+    operator = _declare(
+        "total(Tensor input, int dim=-1, float factor=2.0) -> Tensor",
+        total,
+        reference=lambda input, dim, factor: input.sum(dim) * factor,
+        output=lambda input, dim, factor: torch.empty_like(input.sum(dim)),
+        gradient="reference",
+    )
+    message = _message(operator, Samples([Sample("rows", (Drawn((4, 7)), -1, 3.0))], summed=lambda *_: 7), "numbers")
+    assert message.startswith("ignores factor with dim=0: the result is that of factor=2.0, its default")
+
+
+def test_a_wide_row_is_not_laid_to_the_values_that_it_has():
+    operator = _declare(
+        "wrong_if_wide(Tensor input) -> Tensor",
+        lambda input: input.sum(-1) + (input[..., -1] if input.shape[-1] > 200 else 0),
+        reference=lambda input: input.sum(-1),
+        gradient="reference",
+    )
+    message = _message(operator, _ROWS, "value_regimes")
+    assert message.startswith("with size 263 in dimension 1 of input: the result is wrong: ")
+
+
+def test_a_crash_far_from_the_first_element_is_laid_to_the_strides():
+    told = []
+
+    def kernel(input):
+        # Here a process would die that counts addresses in 32 bits.
+        assert input.stride(0) < 2**30 or "wrong address, given input with 2**3" in told[-1]
+        return input.clone()
+
+    operator = _declare("copied(Tensor input) -> Tensor", kernel, reference=torch.clone)
+    case = Case(Subject(operator, _ROWS), torch.device("cpu"), torch.float32, quick=True, progress=told.append)
+    try:
+        large.PROPERTY.check(case)
+    finally:
+        operator.undeclare()
+    assert told[-1] == "sample 'four rows'"
+    assert any("given input with 2**30 + 64 elements from one to the next" in each for each in told)
+
+
+def test_an_argument_that_is_written_to_is_named_before_the_gradient_that_comes_of_it():
+    def least(input):
+        input.copy_(input.sort(-1).values)
+        return input[..., 0].clone()
+
+    operator = _declare(
+        "least(Tensor input) -> Tensor", least, reference=lambda input: input.amin(-1), gradient="reference"
+    )
+    message = _message(operator, _ROWS, "smoke")
+    assert message.startswith("an argument differs after the call, which must not write to it")

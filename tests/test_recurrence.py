@@ -250,6 +250,14 @@ def test_a_check_finds_a_recurrence_by_its_name(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)
     [subject] = find_subjects(["declares_one:leaky"])
     assert subject.operator.qualified_name == "found::leaky"
+    # A file, by the variable that holds the recurrence.
+    (tmp_path / "declares_another.py").write_text(
+        "import cells\nfrom torchgraft.recurrence import Recurrence\n"
+        "variable = Recurrence('found::peephole', cells.make('peephole'))\n"
+    )
+    for name in ("variable", "peephole"):
+        [subject] = find_subjects([f"{tmp_path}/declares_another.py:{name}"])
+        assert subject.operator.qualified_name == "found::peephole"
 
 
 @pytest.mark.filterwarnings("ignore::torchgraft.PerformanceWarning")

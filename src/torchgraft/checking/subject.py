@@ -198,13 +198,17 @@ def _find_in_module(module_name: str, attribute: str) -> Operator:
         raise LookupError(f"there is no module {module_name!r} on Python's path or in this directory") from None
     for part in attribute.split("."):
         value = getattr(value, part, None)
-    # A recurrence, whose operator calls that of its gradients.
-    value = value if isinstance(value, Operator) else getattr(value, "operator", value)
+    value = _operator_of(value)
     if not isinstance(value, Operator):
         declared = [name for name, each in vars(sys.modules[module_name]).items() if isinstance(each, Operator)]
         hint = f"; its operators: {', '.join(declared)}" if declared else ""
         raise LookupError(f"{module_name}:{attribute} is not a torchgraft.Operator{hint}")
     return value
+
+
+def _operator_of(value: Any) -> Any:
+    """Returns an operator itself, and of a recurrence its operator, which calls that of its gradients."""
+    return value if isinstance(value, Operator) else getattr(value, "operator", value)
 
 
 def _find_in_place(place: Path) -> list[Operator]:
@@ -230,7 +234,7 @@ def _find_named(place: Path, name: str) -> Operator:
     declared = _find_in_place(place)
     module = sys.modules.get(name_of(place.resolve()))
     found = [each for each in declared if each.name == name] or [
-        each for each in declared if each is getattr(module, name, None)
+        each for each in declared if each is _operator_of(getattr(module, name, None))
     ]
     if not found:
         raise LookupError(

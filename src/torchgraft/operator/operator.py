@@ -109,7 +109,7 @@ class Operator:
         random: names of integer arguments, such as a seed, that determine random results. A kernel then need not give
             the same numbers as the reference; the check compares their distributions.
         mixed: names of tensor arguments, except the first, that may have another of `dtypes` than the others.
-            Autocast 'lower' leaves them in float32.
+            Autocast 'lower' leaves them in float32; the kernel then rounds them to the dtype of the first argument.
         explain: raises a ValueError or TypeError if the arguments are wrong, and otherwise returns.
 
     Raises:

@@ -140,7 +140,9 @@ class Recurrence:
         states = self._states(input, weight_hh, initial, batch_sizes)
         # What only a gradient needs takes several times the memory of the output.
         given = (input, weight_ih, weight_hh, *biases, *parameters, *states)
-        keep = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in given)
+        keep = any(each is not None and each.requires_grad for each in given)
+        # A traced program may be trained, too, and `torch.jit.trace` compares it with one that is traced without gradients.
+        keep = keep and (torch.is_grad_enabled() or torch.jit.is_tracing())
 
         def run(piece: Tensor, *begin: Tensor) -> tuple[Tensor, ...]:
             results: tuple[Tensor, ...] = self.operator.call(

@@ -42,7 +42,8 @@ def check_numerically(function: Callable[..., Sequence[Tensor]], leaves: Sequenc
     try:
         torch.autograd.gradcheck(function, leaves, fast_mode=True)
     except GradcheckError as error:
-        raise Mismatch(f"{otherwise}: {' '.join(str(error).split())[:400]}") from None
+        figures, _, _ = " ".join(str(error).split()).partition(" The above quantities")
+        raise Mismatch(f"{otherwise}: {figures[:400]}") from None
 
 
 def _in_double(call: Call) -> tuple[Any, ...]:
@@ -58,4 +59,7 @@ def _in_double(call: Call) -> tuple[Any, ...]:
 
 def check_differences(call: Call, computed_by: Callable[..., Any] | None) -> None:
     """Compares the gradients of the operator, or of its stand-in, with differences of its values."""
-    check_numerically(*function_of_leaves(call, computed_by), "numerical differentiation gives another gradient")
+    otherwise = "numerical differentiation gives another gradient"
+    if call.declaration.random:
+        otherwise += ", for the same random numbers (a formula that draws them again passes on every argument)"
+    check_numerically(*function_of_leaves(call, computed_by), otherwise)

@@ -54,7 +54,7 @@ def explained(
         cause = (
             f"{worse.what} has error {worse.times:.2g} times that of the reference when the values of {names} are near"
             f" {regime.factor:g}: below some point it grows with another power of them (a floor, a clamp or an epsilon"
-            " that the definition does not have)"
+            " that the definition does not have, or has in another place)"
         )
     elif regime.kind == "mean" or (regime.kind == "small" and not is_lost):
         place = regime.values.replace("with", "have") if regime.kind == "mean" else f"are near {regime.factor:g}"

@@ -3,8 +3,9 @@
 Proves: on two small samples, for bfloat16 and float16, the operator is called through the Operator, by its public name,
 and compiled. The results have the dtype and the values of a call with arguments cast as declared, also if the arguments
 have different dtypes. Backward works inside autocast. float64 is not cast. Arguments that the operator takes in another
-dtype (`mixed`) stay in float32; the results are then those of arguments that were cast, bit for bit, and the gradients
-of those arguments err no more, against float64.
+dtype (`mixed`) stay in float32, with numbers that the lower dtype may not have. The kernel rounds them to it when it
+reads them: the results are then those of arguments that were cast, bit for bit, and the gradients of those arguments
+err no more, against float64.
 
 Cannot prove: that the declaration is sensible: whether the definition keeps its meaning in a lower dtype.
 

@@ -24,24 +24,16 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.call import Call
-from torchgraft.checking.case import SMALL_ELEMENTS, Case
-from torchgraft.checking.helpers.derived_calls import Derived, growing_together, is_small, kinds_of, resized
-from torchgraft.checking.helpers.other_sizes import SizePlace
+from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.derived_calls import growing_together, kinds_of
+from torchgraft.checking.helpers.large_calls import enlarged, small_table, values_of
 from torchgraft.checking.helpers.settings import on_threads
 from torchgraft.checking.property import Property
 from torchgraft.checking.tensors.compare import Mismatch, expect_equal
 
 _RUNS = 4
-# To what a size grows so that several threads have a share, as long as all arguments, and all results, have so few
-# elements, so few products are added up, and a call may be expected to take so few seconds.
-_SIZES = (4_099, 70_001, 300_001)
-_ELEMENTS, _PRODUCTS = 1 << 20, 1 << 25
-_CALL_SECONDS = 0.05
-# A kernel that takes longer for the smallest of these sizes is interpreted, by one thread.
-_MOST_SECONDS = 1.0
 # On how many threads such a call runs, and how often at most; on a busy machine at least so often, as long as all runs
 # take no more than so many times their seconds.
 _THREADS, _LARGE_RUNS = 4, 20
@@ -60,54 +52,25 @@ def check(case: Case) -> None:
 
 def _check_shares(case: Case) -> None:
     """Runs calls that are large enough for several threads: samples are often too small for that."""
-    samples = [sample for sample in case.samples.table if not sample.is_empty and case.only in (None, sample.name)]
-    small = [sample for sample in samples if sample.elements <= SMALL_ELEMENTS]
     seconds = _QUICK_SECONDS if case.quick else _SECONDS
-    for sample in kinds_of(small, 1 if case.quick else _SAMPLES):
+    for sample in kinds_of(small_table(case), 2 if case.quick else _SAMPLES):
         call = case.call(sample)
         ways = list(growing_together(call))[:_WAYS]
         for places in ways:
-            if (large := _enlarged(call, places)) is not None:
+            if (large := enlarged(call, places)) is not None:
                 case.each(partial(_check_large, large.words, seconds / len(ways)), [large.call.sample])
-
-
-def _enlarged(call: Call, places: tuple[SizePlace, ...]) -> Derived | None:
-    """The largest call that is as quick as may be, as the smaller ones let expect; None if there is none."""
-    found, expected = None, 0.0
-    for size, following in zip(_SIZES, (*_SIZES[1:], 0), strict=True):
-        larger = resized(call, dict.fromkeys(places, size))
-        if expected > _CALL_SECONDS or not is_small(larger.call, _ELEMENTS, _PRODUCTS):
-            break
-        found = larger
-        if following:
-            try:
-                arguments, began = found.call.arguments, time.perf_counter()
-                _values(found.call, arguments)
-            except Exception:
-                # The kernel does not take such sizes.
-                return None
-            seconds = time.perf_counter() - began
-            if seconds > _MOST_SECONDS:
-                return None
-            expected = seconds * following / size
-    return found
-
-
-def _values(call: Call, arguments: tuple[Any, ...]) -> list[Any]:
-    with torch.no_grad():
-        return tree_leaves(call.function(*call.with_copies_of_written(arguments)))
 
 
 def _check_large(words: str, seconds: float, call: Call) -> None:
     with on_threads(_THREADS):
         try:
             arguments, began = call.arguments, time.perf_counter()
-            first = _values(call, arguments)
+            first = values_of(call, arguments)
         except Exception:
             return
         for number in range(_LARGE_RUNS):
             why = f" between run 1 and run {number + 2} on {_THREADS} threads"
-            expect_equal(_values(call, arguments), first, what=f"{words}: a result", why=why)
+            expect_equal(values_of(call, arguments), first, what=f"{words}: a result", why=why)
             allowed = seconds if number + 1 >= _LEAST_RUNS else _PATIENCE * seconds
             if time.perf_counter() - began > allowed:
                 break

@@ -42,7 +42,7 @@ _Sizes = dict[SizePlace, int]
 
 def check(case: Case) -> None:
     """See the module."""
-    samples = kinds_of(case.table(small=True, empty=False), _SAMPLES // 2 if case.quick else _SAMPLES)
+    samples = kinds_of(case.table(small=True, empty=False), _SAMPLES)
     calls = (each for sample in samples for each in _rearranged(case.call(sample)))
     ask(case, calls, (check_value, check_gradient), "it takes no other sizes")
 

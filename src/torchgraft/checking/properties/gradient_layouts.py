@@ -3,7 +3,9 @@
 Proves: if the incoming gradients have the layout of the results, each gradient has the strides of its argument,
 contiguous and channels_last. A gradient with another layout would be copied when gradients are added up, and
 distributed training warns of it. Two other layouts are right: that of PyTorch's own gradient of the reference for the
-same incoming gradients, and an expanded one, as that of a sum, which takes no memory.
+same incoming gradients, and an expanded one, as that of a sum, which takes no memory. So a formula that hands an
+incoming gradient to an operator with contiguous results is right where PyTorch's own gradient would be contiguous too,
+as for `input * factor`: the results of a channels_last argument are contiguous there, and so are their gradients.
 
 Cannot prove: anything for an operator without a gradient formula, whose gradients have the layout of the reference's
 gradients, or for an argument that is contiguous and channels_last at once, for example with one channel: its layout is

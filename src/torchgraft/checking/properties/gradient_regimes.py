@@ -5,6 +5,8 @@ Wherever the gradient of the reference in the same dtype is finite and right, th
 at most ten times the reference's own. Where a maximum occurs several times, its gradient may be divided otherwise among
 the equal elements, with the same sum. At kinks, as of relu at 0 and of clamp at a whole number, the reference decides;
 `Samples(kinks=...)` says where any finite gradient is right. Zeros are asked for each number and flag of the samples.
+Where a function of each element goes to zero, as softplus does far below 0, and both its results and the gradient of
+the reference are right to 1 %, the gradient has a right digit too.
 
 Cannot prove: that a gradient is divided in a sensible way among equal elements, or anything about kinks at other values
 than whole numbers.
@@ -34,10 +36,13 @@ from torchgraft.checking.helpers.regimes import (
     HUGE,
     TINY,
     Regime,
+    Unit,
     changed,
     each_telling,
     is_usable,
+    mixes,
     number_regimes,
+    times,
     units,
 )
 from torchgraft.checking.properties.gradient import check_gradient
@@ -50,6 +55,9 @@ from torchgraft.checking.tensors.own_error import OwnError, Worse, nearby_argume
 from torchgraft.sampling import Drawn
 
 _QUICK, _FULL = 2, 8
+# What tensors are multiplied by for a function's tails; the share of the largest result up to which one counts as a
+# tail; the error that a result may have there, and that a gradient may, in proportion to itself.
+_TAILS, _TAIL, _RIGHT, _NO_DIGIT = (10.0, 30.0), 1e-4, 0.01, 0.5
 # The seconds of this thread after which no more samples are asked about zeros alone.
 _QUICK_SECONDS, _SECONDS = 0.15, 2.0
 
@@ -102,6 +110,58 @@ def _check_call(case: Case, call: Call, kinds: Sequence[str] = ()) -> None:
                 subject = f"{' and '.join(declared[place].name for place in unit.places)} {regime.values}"
                 raise _of_kink(subject, worse)
             raise explained(call, unit, regime, arguments, worse, ask)
+        if len(unit.places) == 1 and not kinds:
+            _check_tails(call, unit)
+
+
+def _check_tails(call: Call, unit: Unit) -> None:
+    """Asks for a digit of the gradient where a result is small in proportion to others, and right.
+
+    An absolute error as that of one rounding is all that a gradient can have where the result saturates, as tanh does:
+    nothing is left of it there. But a result that goes to zero has all its digits, and so can a gradient made of it.
+    """
+    name = call.declaration.arguments[unit.places[0]].name
+    if name not in call.leaf_names:
+        # It is a list.
+        return
+    number = call.leaf_names.index(name)
+    for factor in _TAILS:
+        arguments = changed(call, unit, times(factor))
+        if arguments is None or not is_usable(call.reference, arguments):
+            continue
+        try:
+            exact = [each for each in tree_leaves(call.expected(arguments)) if each is not None]
+            of_elements = len(exact) == 1 and exact[0].shape == arguments[unit.places[0]].shape
+            if not of_elements or exact[0].is_complex() or mixes(call.reference, arguments, unit):
+                return
+            value = exact[0].double()
+            output_grads = [torch.ones_like(value, dtype=call.dtype)]
+            right, own = (
+                of(output_grads, arguments)[number].double()
+                for of in (call.expected_gradients, call.reference_gradients)
+            )
+            leaves = call.leaves(arguments)
+            results = call.differentiable_results(tree_leaves(call.function(*leaves)))
+            found = grad_or_zeros(results, leaves_of(leaves), output_grads)[number].double()
+        except Exception:
+            # The reference or the operator refuses such values.
+            return
+        is_tail = value.abs() <= _TAIL * value.abs().max()
+        is_tail &= (results[0].detach().double() - value).abs() <= _RIGHT * value.abs()
+        is_tail &= (own - right).abs() <= _RIGHT * right.abs()
+        # Beyond, numbers have fewer digits, or none.
+        is_tail &= right.abs() >= torch.finfo(call.dtype).tiny / torch.finfo(call.dtype).eps
+        wrong = is_tail & ~((found - right).abs() <= _NO_DIGIT * right.abs())
+        if wrong.any():
+            index = tuple(wrong.nonzero()[0].tolist())
+            raise Mismatch(
+                f"loses digits by cancellation in the gradient of {name} times {factor:g}: no digit "
+                "is right where the result is small, and right itself (use expm1, log1p or a series, as -expm1(-y) for "
+                f"1 - exp(-y)); {int(wrong.sum())} of {wrong.numel()} elements, the first at {list(index)}",
+                index=index,
+                expected=right[index].item(),
+                found=found[index].item(),
+            )
 
 
 def _sizes_of_gradients(call: Call) -> list[float]:

@@ -13,6 +13,7 @@ Example: multiplies a row and a stride in 32 bits.
 """
 
 import sys
+from functools import partial
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 
 import torch
@@ -47,7 +48,7 @@ def check(case: Case) -> None:
         samples += [sample for sample in map(_with_all_rows, map(case.call, small)) if sample is not None][:1]
     if not samples and not case.samples.large:
         raise NotApplicable(f"no sample has a first dimension of 2 to {_ROWS}, and there is no large one")
-    case.each(_check_far_apart, samples)
+    case.each(partial(_check_far_apart, case), samples)
     if case.device.type == "cuda" and not case.quick:
         for large in case.samples.large:
             _check_many(case, large)
@@ -64,12 +65,14 @@ def _with_all_rows(call: Call) -> Sample | None:
     return None
 
 
-def _check_far_apart(call: Call) -> None:
+def _check_far_apart(case: Case, call: Call) -> None:
     expected = call.expected()
     for name, tensor, with_other in call.tensors_in_turn():
         for stride, words, least in _FAR:
             if not tensor.dim() or not least <= tensor.shape[0] <= _ROWS:
                 continue
+            far = f"{name} with {words} from one to the next of its first dimension"
+            case.progress(f"sample {call.sample.name!r}\nreads or writes at a wrong address, given {far}")
             try:
                 found = call.function(*with_other(_far_apart(tensor, stride)))
             except RuntimeError as error:
@@ -78,8 +81,8 @@ def _check_far_apart(call: Call) -> None:
                     raise
                 refused = f"its kernels are PyTorch's, which refuse this: {str(error).splitlines()[0]}"
                 raise NotApplicable(refused) from None
-            what = f"the result of {name} with {words} from one to the next of its first dimension"
-            call.expect_close(found, expected, what=what)
+            case.progress(f"sample {call.sample.name!r}")
+            call.expect_close(found, expected, what=f"the result of {far}")
 
 
 def _far_apart(tensor: Tensor, stride: int) -> Tensor:

@@ -181,6 +181,10 @@ def _check_change(case: Case, call: Call, changed: _Changed, first: Any, *, coun
         cause = _why_same(case, call, changed)
     elif changed.swapped:
         cause = f"{what} is wrong: the two are taken for each other, or only one of them is used"
+    elif ignored := _ignored(call, changed, found):
+        cause = (
+            f"ignores {ignored[0]} with {changed.what}: the result is that of {ignored[0]}={ignored[1]!r}, its default"
+        )
     else:
         cause = f"{what} is wrong"
     where = f"{worse.count} of {worse.total} elements, the first at {list(worse.index)}"
@@ -205,6 +209,29 @@ def _rounded_to(call: Call, changed: _Changed, found: Any) -> str:
             continue
         return str(dtype).removeprefix("torch.")
     return ""
+
+
+def _ignored(call: Call, changed: _Changed, found: Any) -> tuple[str, Any] | None:
+    """Another number for whose default the reference gives the result that was found; None if there is none."""
+    defaults = call.declaration.with_defaults(())
+    for place, (argument, default) in enumerate(zip(call.declaration.arguments, defaults, strict=False)):
+        value = changed.arguments[place]
+        if isinstance(value, Tensor) or type(default) not in (int, float, bool, str) or value == default:
+            continue
+        if argument.name != changed.names and _is_close_to_reference(
+            call, replaced(changed.arguments, place, default), found
+        ):
+            return argument.name, default
+    return None
+
+
+def _is_close_to_reference(call: Call, arguments: tuple[Any, ...], found: Any) -> bool:
+    """Whether a result is that of the reference for some arguments, and the reference takes them."""
+    try:
+        call.expect_close(found, call.expected(arguments))
+    except Exception:
+        return False
+    return True
 
 
 def _why_same(case: Case, call: Call, changed: _Changed) -> str:

@@ -2,7 +2,7 @@
 
 Proves: this takes a few seconds, before all other checks. There is a kernel. On the three smallest samples that are not
 empty, the results have the sizes, strides and dtypes that `output` or `shapes` promises, and the values and gradients
-of the reference. These calls leave the settings of the process as they are.
+of the reference. These calls leave their arguments and the settings of the process as they are.
 
 Cannot prove: anything about larger inputs or inputs of another kind. All other properties check those.
 
@@ -22,6 +22,7 @@ from torchgraft.checking.case import Case
 from torchgraft.checking.helpers.promised_layout import layout_difference
 from torchgraft.checking.helpers.settings import settings_kept
 from torchgraft.checking.properties.gradient import check_gradient
+from torchgraft.checking.properties.inputs_and_outputs import expect_unwritten
 from torchgraft.checking.properties.value import check_value
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
@@ -38,7 +39,9 @@ def check(case: Case) -> None:
     smallest = case.table(empty=False)[:_SAMPLES]
     # These are mostly the first calls in this process: what an operator changes only once shows here.
     with settings_kept():
-        for ask, sample in itertools.product((_check_promise, check_value, _check_gradient), smallest):
+        # A kernel that writes to its arguments gives wrong gradients, so that is asked before.
+        questions = (_check_promise, expect_unwritten, check_value, _check_gradient)
+        for ask, sample in itertools.product(questions, smallest):
             # The smallest sample is asked all, however slow the machine is.
             if sample is smallest[0] or time.thread_time() - began < _SECONDS:
                 case.each(ask, [sample])

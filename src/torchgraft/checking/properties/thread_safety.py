@@ -1,7 +1,9 @@
 """Many Python threads may call the operator at once.
 
 Proves: eight threads call forward and backward side by side, each with its own values. Each gets the same bits as the
-same call made alone.
+same call made alone, while Python changes from one thread to the next as often as it can. A small sample also grows to
+tens of thousands of elements and more, along each size, and three threads call it forward: such calls take long enough
+to meet.
 
 Cannot prove: that there is no race: a race need not show in these calls.
 
@@ -10,27 +12,98 @@ Mend: use no static or global buffers: allocate at each call, or make it thread_
 Example: all threads share a static buffer.
 """
 
+import sys
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
+from threading import Barrier
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.derived_calls import growing_together, kinds_of
+from torchgraft.checking.helpers.large_calls import enlarged, small_table, values_of
+from torchgraft.checking.helpers.settings import on_threads
 from torchgraft.checking.property import Property
 from torchgraft.checking.tensors.compare import expect_equal
+from torchgraft.kernels import python_kernels
 
 _THREADS = 8
 _CALLS = 6
+# Seconds after which Python may change to another thread: calls of microseconds would else follow each other.
+_SWITCH_SECONDS = 1e-5
+# How many threads make a large call at once, how often each of them at least and at most; how many samples grow, in how
+# many ways; and the seconds of all ways together.
+_LARGE_THREADS, _LEAST_CALLS, _MOST_CALLS = 3, 4, 40
+_SAMPLES, _WAYS = 3, 4
+_QUICK_SECONDS, _SECONDS = 0.3, 1.0
+_WHY = " from that of the same call made alone (calls made at once share a variable, such as a static buffer)"
 
 
 def check(case: Case) -> None:
     """See the module."""
     # The largest too: only a call that takes a while meets another.
     samples = [*case.table(small=True, empty=False, count=4), case.table(empty=False)[-1]]
-    case.each(_check_side_by_side, samples)
+    with _switching_often():
+        case.each(_check_side_by_side, samples)
+        # Triton's interpreter lets one thread at a time launch a kernel.
+        if case.device.type == "cpu" and not python_kernels.is_run_by_interpreter(case.declaration):
+            _check_large(case)
+
+
+@contextmanager
+def _switching_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def _check_large(case: Case) -> None:
+    """Makes calls that take long enough for threads to be inside of them at the same time."""
+    for sample in kinds_of(small_table(case), _SAMPLES):
+        call = case.call(sample)
+        ways = list(growing_together(call))[:_WAYS]
+        seconds = (_QUICK_SECONDS if case.quick else _SECONDS) / max(len(ways), 1)
+        for places in ways:
+            if (large := enlarged(call, places)) is not None:
+                case.each(partial(_check_large_call, large.words, seconds), [large.call.sample])
+
+
+def _check_large_call(words: str, seconds: float, call: Call) -> None:
+    calls = [replace(call, seed=call.seed + number) for number in range(_LARGE_THREADS)]
+    # Each call runs on one thread of PyTorch, alone and beside others: PyTorch's products depend on their number.
+    with on_threads(1):
+        try:
+            arguments = [each.arguments for each in calls]
+            expected = [values_of(each, given) for each, given in zip(calls, arguments, strict=True)]
+        except Exception:
+            return
+
+    together = Barrier(_LARGE_THREADS)
+
+    def work(place: int) -> list[list[Any]]:
+        torch.set_num_threads(1)
+        found: list[list[Any]] = []
+        together.wait()
+        until = time.perf_counter() + seconds
+        while len(found) < _LEAST_CALLS or (len(found) < _MOST_CALLS and time.perf_counter() < until):
+            found.append(values_of(calls[place], arguments[place]))
+        return found
+
+    with ThreadPoolExecutor(_LARGE_THREADS) as pool:
+        for alone, results in zip(expected, pool.map(work, range(_LARGE_THREADS)), strict=True):
+            for each in results:
+                what = f"{words}: a result of a thread"
+                expect_equal(each, alone, what=what, why=_WHY)
 
 
 def _check_side_by_side(call: Call) -> None:
@@ -52,7 +125,7 @@ def _check_side_by_side(call: Call) -> None:
         for alone, found in zip(expected, pool.map(work, calls), strict=True):
             for each in found:
                 what = "a result or gradient of a thread"
-                expect_equal(each, alone, what=what, why=" from that of the same call made alone")
+                expect_equal(each, alone, what=what, why=_WHY)
 
 
 PROPERTY = Property(check)

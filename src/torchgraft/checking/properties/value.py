@@ -2,7 +2,7 @@
 
 Proves: on each of the operator's samples and in each of its dtypes, the result is what the reference gives in float64,
 up to one rounding to the dtype and the error of the sums in the definition. In float16 and bfloat16 that is so also
-where arguments that may have another dtype (`mixed`) are float32.
+where arguments that may have another dtype (`mixed`) are float32 and hold the same numbers, which need no rounding.
 
 Cannot prove: anything about inputs that are unlike all samples. A kernel that is wrong only above a size that no sample
 reaches passes; `sizes` draws more samples.

@@ -34,6 +34,7 @@ from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
 from torchgraft.checking.helpers.derived_calls import (
     Derived,
+    ask,
     growing_together,
     is_small,
     is_taken_on_cpu,
@@ -58,6 +59,7 @@ from torchgraft.checking.helpers.regimes import (
     units,
 )
 from torchgraft.checking.helpers.settings import on_threads
+from torchgraft.checking.properties.value import check_value
 from torchgraft.checking.property import Property
 from torchgraft.checking.tensors.arguments import each_tensor, tensors_of
 from torchgraft.checking.tensors.compare import Mismatch
@@ -91,17 +93,15 @@ def _check_wide(case: Case) -> None:
         for sample in case.samples.table
         if not (sample.is_empty or sample.tf32) and case.only in (None, sample.name)
     ]
-    asked = (
-        (wide, unit, regime)
-        for sample in kinds_of(samples, _QUICK_WIDE if case.quick else _FULL)
-        for wide in _widened(case.call(sample))
-        for unit, regime in _parts(wide.call)
-    )
     end = time.thread_time() + (_QUICK_SECONDS if case.quick else _SECONDS)
-    for wide, unit, regime in asked:
-        case.each(partial(_ask_part, wide, unit, regime), [wide.call.sample])
-        if time.thread_time() > end:
-            return
+    for sample in kinds_of(samples, _QUICK_WIDE if case.quick else _FULL):
+        for wide in _widened(case.call(sample)):
+            # A kernel that is wrong for the size alone needs no other explanation.
+            ask(case, [wide], (check_value,), "")
+            for unit, regime in _parts(wide.call):
+                case.each(partial(_ask_part, wide, unit, regime), [wide.call.sample])
+                if time.thread_time() > end:
+                    return
 
 
 def _widened(call: Call) -> Iterator[Derived]:
