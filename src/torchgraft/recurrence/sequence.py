@@ -141,7 +141,7 @@ class Recurrence:
         # What only a gradient needs takes several times the memory of the output.
         given = (input, weight_ih, weight_hh, *biases, *parameters, *states)
         keep = any(each is not None and each.requires_grad for each in given)
-        # A traced program may be trained, too, and `torch.jit.trace` compares it with one that is traced without gradients.
+        # A traced program may be trained later, and `torch.jit.trace` traces it without gradients too, to compare.
         keep = keep and (torch.is_grad_enabled() or torch.jit.is_tracing())
 
         def run(piece: Tensor, *begin: Tensor) -> tuple[Tensor, ...]:

@@ -109,14 +109,13 @@ def _pays(name: str, call: _Call) -> bool:
             and sizes_of(call.weights[1])[1] <= _UNITS_ON_CHIP
             and torch.cuda.get_device_capability(input.device) == _CAPABILITY_OF_CLUSTERS
         )
-    is_of_one_dnn = name == "lstm" and dtype in (torch.float32, torch.bfloat16)
-    if not (packed or is_of_one_dnn):
-        return True
-    if torch.is_grad_enabled() and any(each.requires_grad for each in (input, *call.states, *call.weights)):
-        return not packed or name in ("lstm", "gru")
     if packed:
         # Each piece of equally many sequences is a call, and most have few steps.
-        return False
+        given = (input, *call.states, *call.weights)
+        return name in ("lstm", "gru") and torch.is_grad_enabled() and any(each.requires_grad for each in given)
+    if name != "lstm" or dtype not in (torch.float32, torch.bfloat16):
+        return True
+    # That of PyTorch is oneDNN's.
     numbers = sizes_of(call.weights[1])[1]
     for size in sizes_of(input)[:-1]:
         if not isinstance(size, int):
