@@ -142,7 +142,7 @@ class Recurrence:
         given = (input, weight_ih, weight_hh, *biases, *parameters, *states)
         keep = any(each is not None and each.requires_grad for each in given)
         # A traced program may be trained later, and `torch.jit.trace` traces it without gradients too, to compare.
-        keep = keep and (torch.is_grad_enabled() or torch.jit.is_tracing())
+        keep = keep and (torch.is_grad_enabled() or torch.jit.is_tracing())  # type: ignore[attr-defined]
 
         def run(piece: Tensor, *begin: Tensor) -> tuple[Tensor, ...]:
             results: tuple[Tensor, ...] = self.operator.call(
