@@ -247,7 +247,7 @@ def test_the_wrong_results_are_refused():
     refused(lambda g, u, h: (0.0,), "must return the new states", TypeError)
     refused(lambda g, u, h: h > 0, "must return h in the dtype that it got", TypeError)
     refused(lambda g, u, h: h.sum(-1), "must return h in the shape that it got")
-    refused(lambda g, u, h: h, "output must return a tensor of shape", output=lambda h: h[:1])
+    refused(lambda g, u, h: h, "output must return one number for each unit", output=lambda h: h[:1])
 
 
 def test_the_wrong_counts_are_refused():
@@ -255,14 +255,23 @@ def test_the_wrong_counts_are_refused():
     refused(lambda g, u, h: h, "must take gates, message_gates, 1 states and 1 parameters", parameters=1)
     refused(lambda g, u, h: h, "gates must be at least 1, got 0", gates=0)
     refused(lambda g, u, h: h, "gates must be an int, got 1.5", TypeError, gates=1.5)
-    refused(lambda g, u, h: h, "message must be a function, or the number of a state, got 1", message=1)
-    refused(lambda g, u, h: h, "output must be a function, or the number of a state", output="h")
+    refused(lambda g, u, h: h, "message must be the number of a state, or a function .*, got 1", message=1)
+    refused(lambda g, u, h: h, "output must be the number of a state, or a function", output="h")
 
 
 def test_a_tensor_of_each_unit_from_outside_is_refused_and_a_number_is_not():
     rates, rate = torch.rand(3, dtype=torch.float64), torch.tensor(0.5)
     refused(lambda g, u, h: h * rates, "a number of each unit must be one of its parameters")
     assert "T(0.5)" in Cell(lambda g, u, h: h * rate, gates=1, states=1).source()
+    learned = torch.nn.Parameter(torch.tensor(0.5))
+    refused(lambda g, u, h: h * learned, "requires a gradient, which it would never get: .* a parameter of the cell")
+
+
+def test_an_error_of_pytorch_says_what_a_step_cannot_do():
+    other, rates = torch.rand(16, 16, dtype=torch.float64), torch.rand(16, dtype=torch.float64)
+    refused(lambda g, u, h: h @ other, "mat1 and mat2 .* the one product of a recurrence is `message @ weight_hh.T`")
+    refused(lambda g, u, h: h * rates, "must match .* is a parameter of the cell")
+    refused(lambda g, u, h: h + u[1], r"raised IndexError: .* has the shape \(2, 3\), rows and units")
 
 
 def test_a_step_may_write_to_what_it_made():

@@ -218,6 +218,27 @@ def test_without_a_compiler_the_loop_serves_and_warns(name, monkeypatch, tmp_pat
 
 
 @pytest.mark.filterwarnings("ignore::torchgraft.PerformanceWarning")
+def test_a_name_that_another_cell_got_since_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHGRAFT_CACHE", str(tmp_path))
+    monkeypatch.setenv("TORCHGRAFT_JIT", "0")
+
+    def leaky(rate):
+        def step(gates, message_gates, h):
+            return h + rate * torch.tanh(gates[0] + message_gates[0])
+
+        return Recurrence("alone::leaky", Cell(step, gates=1, states=1))
+
+    slow, slow_again = leaky(0.1), leaky(0.1)
+    arguments = torch.randn(2, 1, 3), torch.randn(4, 3), torch.randn(4, 4)
+    assert_same(flat(slow(*arguments)), flat(slow_again(*arguments)), 0)
+    fast = leaky(0.5)
+    fast(*arguments)
+    for each in (slow, slow_again):
+        with pytest.raises(RuntimeError, match="alone::leaky was declared again with another cell"):
+            each(*arguments)
+
+
+@pytest.mark.filterwarnings("ignore::torchgraft.PerformanceWarning")
 def test_compilers_trace_the_gradients_and_their_gradients(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHGRAFT_CACHE", str(tmp_path))
     monkeypatch.setenv("TORCHGRAFT_JIT", "0")

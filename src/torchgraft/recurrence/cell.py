@@ -86,7 +86,10 @@ class Cell:
         self._read_out = {"message": message, "output": output}
         for argument, chosen in self._read_out.items():
             if not callable(chosen) and (isinstance(chosen, bool) or chosen not in range(states)):
-                raise ValueError(f"Cell: {argument} must be a function, or the number of a state, got {chosen!r}")
+                raise ValueError(
+                    f"Cell: {argument} must be the number of a state, or a function of all states that returns one"
+                    f" number for each unit, got {chosen!r}"
+                )
         self._gate_names = tuple(f"gates_{number}" for number in range(gates))
         self._message_gate_names = tuple(f"message_{name}" for name in self._gate_names)
         self.gates_apart, self.passes = self._derive()
@@ -190,7 +193,8 @@ class Cell:
         if not isinstance(result, Tensor) or result.shape != states[0].shape:
             found = tuple(result.shape) if isinstance(result, Tensor) else _shown(result)
             raise ValueError(
-                f"{self.name}: {which} must return a tensor of shape {tuple(states[0].shape)}, got {found}"
+                f"{self.name}: {which} must return one number for each unit, a tensor of shape"
+                f" {tuple(states[0].shape)} where states have {tuple(states[0].shape)}, got {found}"
             )
         return result
 

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -68,6 +69,7 @@ class Recurrence:
                 f"{name}: ranges must name states or parameters of the cell, {', '.join(known)}, got {unknown[0]}"
             )
         self.name, self.cell = name, cell
+        self._is_replaced = False
         declared = _Declared(name, cell)
         caller = sys._getframe(1).f_globals.get("__name__", "__main__")
         of_gradients, texts = declared.of_gradients(), Kernels(name, cell)
@@ -87,6 +89,10 @@ class Recurrence:
                 PerformanceWarning,
                 stacklevel=2,
             )
+        # An operator is found by its name: the one that was declared last runs for all.
+        _ALIVE.add(self)
+        for other in _ALIVE:
+            other._is_replaced |= other.name == name and other.source() != self.source()
         # Found before those of the module in which the recurrence is declared.
         self.operator.samples = sequence_samples(cell, ranges)  # type: ignore[attr-defined]
         self.gradients.samples = gradient_samples(cell, ranges)  # type: ignore[attr-defined]
@@ -124,9 +130,15 @@ class Recurrence:
             sequence's last step, (B, H) each: a tensor if S is 1, otherwise a tuple.
 
         Raises:
+            RuntimeError: the name was declared again since, with another cell.
             TypeError: an argument has another type or dtype than these.
             ValueError: sizes that do not fit together, or a sequence without steps.
         """
+        if self._is_replaced:
+            raise RuntimeError(
+                f"{self.name} was declared again with another cell, whose kernels would run here: give each cell a name"
+                " of its own"
+            )
         for argument, value in (("input", input), ("weight_hh", weight_hh)):
             require_tensor(self.name, argument, value)
         reverse = flag(self.name, "reverse", reverse)
@@ -350,6 +362,7 @@ def _gradient_formula(name: str, gradients: Operator, biases: int) -> Callable[.
 # By the names of their recurrences. Compilers look into what a gradient formula refers to, and can do so with an object
 # that a module holds, and not with one that a function holds.
 _DEFINITIONS: dict[str, Definition] = {}
+_ALIVE: WeakSet[Recurrence] = WeakSet()
 
 
 def _reference_of(name: str, *, of_gradients: bool = False) -> Callable[..., tuple[Tensor, ...]]:

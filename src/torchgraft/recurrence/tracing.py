@@ -99,9 +99,26 @@ def _record(name: str, function: Callable[..., Any], count: int, shape: tuple[in
                 f"{name} decides by the values of its arguments, as `if h.sum() > 0` and `h.item()` do: a cell must"
                 " compute the same operations for all values. Write torch.where(condition, value, other)"
             ) from None
-        raise
+        raise ValueError(_failed(name, error, shape)) from error
+    except IndexError as error:
+        raise ValueError(_failed(name, error, shape)) from error
     recorded.graph.eliminate_dead_code()
     return recorded
+
+
+def _failed(name: str, error: Exception, shape: tuple[int, int]) -> str:
+    """What an error of PyTorch's means for the author of a cell."""
+    said = str(error).splitlines()[0]
+    hint = ""
+    if "mat1 and mat2" in said or "m1 and m2" in said:
+        hint = (
+            ". A step cannot multiply by a matrix: the one product of a recurrence is `message @ weight_hh.T`, which is"
+            " taken before the step and comes as `message_gates`"
+        )
+    elif "size of tensor" in said:
+        hint = ". What is another number for each unit is a parameter of the cell (`parameters=1`)"
+    where = f"where each gate, state and parameter has the shape {shape}, rows and units"
+    return f"{name} raised {type(error).__name__}: {said} ({where}){hint}"
 
 
 def _read(name: str, recorded: GraphModule, inputs: Sequence[str], shape: tuple[int, int]) -> Graph:
@@ -119,6 +136,12 @@ def _read(name: str, recorded: GraphModule, inputs: Sequence[str], shape: tuple[
 
 
 def _constant(name: str, tensor: Tensor) -> float:
+    if tensor.requires_grad:
+        raise ValueError(
+            f"{name} uses a tensor from outside that requires a gradient, which it would never get: numbers from"
+            " outside are compiled in. Make it a parameter of the cell (`parameters=1`), a number of each unit, which"
+            " the cell then gets as an argument behind its states"
+        )
     if tensor.numel() != 1:
         raise ValueError(
             f"{name} uses a tensor of shape {tuple(tensor.shape)} from outside: a number of each unit must be one of"
