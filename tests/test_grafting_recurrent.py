@@ -11,8 +11,9 @@ import pytest
 import torch
 import torch.nn.utils.parametrize as parametrize
 from torch import nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 import torchgraft
 from torchgraft import graft, graft_report, ungraft
@@ -39,6 +40,13 @@ class Residual(nn.GRU):
 
 class Kept(nn.LSTM):
     """A subclass that computes as its base does."""
+
+
+class Again(nn.GRU):
+    """A subclass whose base is computed again in the pass back."""
+
+    def forward(self, input, hx=None):
+        return checkpoint(super().forward, input, hx, use_reentrant=False)
 
 
 class Apart(nn.GRU):
@@ -184,15 +192,20 @@ def test_dropout_drops_what_the_layer_drops(kind):
 
 
 @every_kind
-def test_autocast_is_that_of_the_operators(kind, served):
+def test_autocast_on_a_cpu_keeps_the_dtypes_of_pytorch(kind, served):
     ours, theirs = pair(kind, torch.float32)
     input = values(STEPS, BATCH, FEATURES, dtype=torch.float32)
+    packed = pack_sequence([input[:, 0], input[:9, 1]])
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        output, last = flat(ours(input))[:2]
-        ours(input.bfloat16())
-    assert output.dtype == last.dtype == torch.bfloat16
-    torch.testing.assert_close(output.float(), theirs(input)[0], rtol=0.03, atol=0.03)
-    assert len(served) == 2
+        for given in (input, packed):
+            for found, expected in zip(flat(ours(given)), flat(theirs(given)), strict=True):
+                assert found.dtype == expected.dtype
+                assert torch.equal(found, expected)
+        assert not served
+        low = flat(ours(input.bfloat16()))
+    assert all(each.dtype == torch.bfloat16 for each in low)
+    torch.testing.assert_close(low[0].float(), theirs(input)[0], rtol=0.03, atol=0.03)
+    assert len(served) == 1
 
 
 @every_kind
@@ -316,6 +329,7 @@ def test_what_is_left_and_why():
             "complex": nn.RNN(FEATURES, UNITS, dtype=torch.complex64),
             "ours": torchgraft.nn.GRU(FEATURES, UNITS),
             "apart": Apart(FEATURES, UNITS),
+            "again": Again(FEATURES, UNITS),
             "base": nn.RNNBase("GRU", FEATURES, UNITS),
             "cell": nn.GRUCell(FEATURES, UNITS),
             "gru": nn.GRU(FEATURES, UNITS),
@@ -325,7 +339,7 @@ def test_what_is_left_and_why():
     assert graft_report(model).graftable == ("gru", "depthwise")
     assert str(graft_report(graft(model))).splitlines() == [
         "convolutions grafted: 1, left: 0",
-        "recurrent layers grafted: 1, left: 7",
+        "recurrent layers grafted: 1, left: 8",
         "  grafted    gru, in calls where it pays",
         "  grafted    depthwise",
         "  left       projected and 1 more: it has a projection (proj_size), which mixes the units of a step",
@@ -333,6 +347,7 @@ def test_what_is_left_and_why():
         "  left       complex: its weights have dtype torch.complex64",
         "  left       ours: its class is torchgraft's, and runs on torchgraft as it is",
         "  left       apart: its class has a forward pass of its own, which does not call PyTorch's",
+        "  left       again: its forward pass may be computed again, from a checkpoint, where no scope is",
         "  left       base: its class is torch.nn.modules.rnn.RNNBase, which is no LSTM, GRU or RNN of PyTorch",
     ]
     assert str(graft_report(model["gru"])).startswith("recurrent layers grafted: 1, left: 0")
@@ -546,6 +561,28 @@ class TestRecorded:
         torch.testing.assert_close(traced(self.texts), expected)
         torch.testing.assert_close(torch.jit.script(model)(self.texts), expected)
         assert graft_report(model).grafted == ()
+
+    @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+    def test_a_trace_leaves_packed_sequences_to_pytorch(self):
+        class Padded(nn.Module):
+            def __init__(self, layer):
+                super().__init__()
+                self.layer = layer
+
+            def forward(self, input, lengths):
+                output, _ = self.layer(pack_padded_sequence(input, lengths))
+                return pad_packed_sequence(output, total_length=STEPS)[0]
+
+        input, example, other = values(STEPS, 3, FEATURES), torch.tensor([STEPS, 5, 1]), torch.tensor([STEPS, 4, 2])
+        model = Padded(nn.GRU(FEATURES, UNITS).double())
+        expected = model(input, other)
+        for measured in (False, True):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(measuring, "_time", lambda layer, call: (2.0, 1.0))
+                graft(model, (input, example)) if measured else graft(model)
+            traced = torch.jit.trace(model, (input, example))
+            torch.testing.assert_close(traced(input, other), expected)
+            ungraft(model)
 
     def test_transforms(self, served):
         ours, theirs = pair("GRU")

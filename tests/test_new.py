@@ -167,6 +167,20 @@ def test_the_kernels_of_a_cell_are_written_again(tmp_path, monkeypatch):
     compare(made_folder(tmp_path / "third"))
 
 
+@pytest.mark.parametrize("name", ["class", "template", "building", "CELL", "random"])
+def test_a_cell_gets_no_name_that_its_package_needs(name, tmp_path):
+    folder, _ = make("named_cell", tmp_path, cell=True)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ValueError, match=f"{name} cannot be the name of an operator"):
+        add_operator(name, folder, cell=True)
+    assert sorted(tmp_path.rglob("*")) == before
+    if name == "building":
+        with pytest.raises(
+            ValueError, match="building cannot be the name of an operator, as it is a name that its files"
+        ):
+            make_package(name, tmp_path, cell=True)
+
+
 def made_folder(path):
     path.mkdir()
     return path

@@ -194,6 +194,17 @@ def test_a_call_that_makes_no_sense_is_refused(recurrences):
         gru(*tensors, batch_sizes=torch.tensor([1, 2]))
     with pytest.raises(TypeError, match="reverse must be a bool"):
         gru(*tensors, reverse=2)
+    with pytest.raises(TypeError, match="bias"):
+        gru(*tensors, [0.0])
+    of_peephole = drawn(peephole.cell)
+    bias = of_peephole["bias"]
+    for wrong, error, said in (
+        (bias[:1], ValueError, r"bias and message_bias must have the same shape and dtype, got \(1,\) of"),
+        (bias.half(), ValueError, "got .* of torch.float16 and .* of torch.float64"),
+        (0.5, TypeError, "bias must be a Tensor"),
+    ):
+        with pytest.raises(error, match=said):
+            peephole(**{**of_peephole, "bias": wrong})
 
 
 @pytest.mark.parametrize("name", ["lltm", "firing", "slstm"])

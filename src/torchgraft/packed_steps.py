@@ -34,6 +34,7 @@ def over_packed(
         The output, packed as input is, and the states after each sequence's last step.
 
     Raises:
+        RuntimeError: it is recorded by `torch.jit.trace`.
         TypeError: a state is not a tensor.
         ValueError: batch_sizes make no sense, or do not fit input and states.
     """
@@ -66,6 +67,11 @@ def over_packed(
 def _checked_sizes(name: str, input: Tensor, states: Mapping[str, Tensor], batch_sizes: Any) -> list[int]:
     if not isinstance(batch_sizes, Tensor) or batch_sizes.is_floating_point() or batch_sizes.dim() != 1:
         raise ValueError(f"{name}: batch_sizes must be a one-dimensional tensor of integers, as in a PackedSequence")
+    if torch.jit.is_tracing():  # type: ignore[attr-defined]
+        raise RuntimeError(
+            f"{name}: torch.jit.trace would compute sequences of the lengths of its example alone, whatever the program"
+            " is given: trace it with sequences that are not packed, or with PyTorch's layer"
+        )
     sizes: list[int] = batch_sizes.tolist()
     if not sizes or min(sizes) < 1 or sizes != sorted(sizes, reverse=True):
         raise ValueError(f"{name}: batch_sizes must be positive and never grow from step to step, got {sizes}")

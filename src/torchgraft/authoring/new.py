@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,8 @@ from torchgraft.declaration.schema import read_schema
 
 # What other files of the package are called.
 _FILES = ("cell", "cpu", "cuda", "kernels", "operator", "reference", "samples")
+# Names in the files of a recurrence.
+_OF_CELLS = ("CELL", "Cell", "FLOATING", "NAME", "Path", "Recurrence", "building", "step", "torch", "torchgraft")
 # File names and wheels hold the name and more.
 _LONGEST = 100
 # Namespaces and names in C++ that belong to the language, to PyTorch and to CUDA.
@@ -79,6 +82,7 @@ def make_package(
     _expect_free(name, directory)
     if cell:
         _expect_alone(schema=schema, shapes=shapes, integers=integers, cuda=cuda, triton=triton, backward=backward)
+        _expect_usable(name)
         texts = cell_files(name)
     else:
         found = _operators(name, schema, shapes, integers, backward)
@@ -135,8 +139,12 @@ def add_operator(
     package = init.parent.name
     if not _NAME.fullmatch(name) or name in _FILES:
         raise ValueError(f"{name[:_LONGEST]!r} cannot be the name of an operator: use letters, digits and underscores")
+    if (init.parent / "cell.py").exists() and name in sys.stdlib_module_names:
+        # cell.py is run as a program, beside which Python looks for modules first.
+        raise ValueError(f"{name} cannot be the name of an operator here: cell.py could not import Python's own {name}")
     if cell:
         _expect_alone(schema=schema, shapes=shapes, integers=integers, cuda=cuda, triton=triton, backward=backward)
+        _expect_usable(name)
         made, sources = cell_operator_files(package, name)
     else:
         found = _operators(package, schema, shapes, integers, backward, name)
@@ -169,6 +177,13 @@ def _expect_alone(**options: object) -> None:
             "--cell makes a recurrence, whose schema, gradient and kernels for CPU and CUDA follow from it: leave "
             f"{' and '.join(given)} out"
         )
+
+
+def _expect_usable(name: str) -> None:
+    """Raises ValueError if the name of a cell's operator means something else in the files of its package."""
+    if keyword.iskeyword(name) or stubs.CPP_WORDS.fullmatch(name) or name in _OF_CELLS:
+        whose = "a name that its files use" if name in _OF_CELLS else "a keyword of Python or C++"
+        raise ValueError(f"{name} cannot be the name of an operator, as it is {whose}: rename it, as in my_{name}")
 
 
 def _expect_free(name: str, directory: Path) -> None:

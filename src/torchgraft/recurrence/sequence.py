@@ -147,12 +147,12 @@ class Recurrence:
             raise ValueError(f"{self.name}: parameters must be {self.cell.parameters}{named}, got {len(parameters)}")
         if message_bias is not None and not self.cell.gates_apart:
             # Both are added to the same sums.
-            bias, message_bias = message_bias if bias is None else bias + message_bias, None
+            bias, message_bias = message_bias if bias is None else self._added(bias, message_bias), None
         biases = (bias, message_bias) if self.cell.gates_apart else (bias,)
         states = self._states(input, weight_hh, initial, batch_sizes)
         # What only a gradient needs takes several times the memory of the output.
         given = (input, weight_ih, weight_hh, *biases, *parameters, *states)
-        keep = any(each is not None and each.requires_grad for each in given)
+        keep = any(isinstance(each, Tensor) and each.requires_grad for each in given)
         # A traced program may be trained later, and `torch.jit.trace` traces it without gradients too, to compare.
         keep = keep and (torch.is_grad_enabled() or torch.jit.is_tracing())  # type: ignore[attr-defined]
 
@@ -196,6 +196,16 @@ class Recurrence:
 
     def __repr__(self) -> str:
         return f"Recurrence({self.name}, {self.cell})"
+
+    def _added(self, bias: Tensor, message_bias: Tensor) -> Tensor:
+        for argument, value in (("bias", bias), ("message_bias", message_bias)):
+            require_tensor(self.name, argument, value)
+        if (bias.shape, bias.dtype) != (message_bias.shape, message_bias.dtype):
+            found, other = (f"{tuple(each.shape)} of {each.dtype}" for each in (bias, message_bias))
+            raise ValueError(
+                f"{self.name}: bias and message_bias must have the same shape and dtype, got {found} and {other}"
+            )
+        return bias + message_bias
 
     def _states(self, input: Tensor, weight_hh: Tensor, initial: Any, batch_sizes: Tensor | None) -> list[Tensor]:
         count = self.cell.states

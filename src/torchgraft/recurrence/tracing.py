@@ -107,7 +107,7 @@ def _record(name: str, function: Callable[..., Any], count: int, shape: tuple[in
 
 
 def _failed(name: str, error: Exception, shape: tuple[int, int]) -> str:
-    """What an error of PyTorch's means for the author of a cell."""
+    """Says to the author of a cell what an error of PyTorch means."""
     said = str(error).splitlines()[0]
     hint = ""
     if "mat1 and mat2" in said or "m1 and m2" in said:

@@ -178,6 +178,11 @@ def attributes_read(kind: type) -> Set[str]:
     return _reading_of(kind).attributes
 
 
+def computes_again(kind: type) -> bool:
+    """Whether the forward pass of a class may be computed again, from a checkpoint."""
+    return _reading_of(kind).computes_again
+
+
 def functions_called(module: nn.Module) -> tuple[str, ...]:
     """The names of the convolution functions that a module's own forward pass may call for depthwise convolutions.
 
@@ -208,7 +213,7 @@ def why_not_served(module: nn.Module) -> str:
             return method.why_not
     if not names_of_forward(module):
         return "its forward was replaced: graft the model first, then replace it"
-    if _reading_of(type(module)).computes_again:
+    if computes_again(type(module)):
         return "its forward pass may be computed again, from a checkpoint, where no scope is: graft with an example"
     if sum(1 for _ in module.modules()) > _MOST_MODULES:
         return "it holds many modules, which a scope around all would delay: graft with an example"

@@ -17,7 +17,7 @@ from torchgraft._private import pytorch
 from torchgraft.declaration import FLOATING
 from torchgraft.nn.grafting.functional import computes_itself
 from torchgraft.nn.grafting.methods import Forward, Replicate, methods_of, names_of_forward
-from torchgraft.nn.grafting.reading import attributes_read
+from torchgraft.nn.grafting.reading import attributes_read, computes_again
 from torchgraft.nn.recording import is_recorded_to_be_read, sizes_of
 from torchgraft.nn.sequences import kinds, run_layers
 
@@ -77,8 +77,14 @@ def _is_served(call: _Call) -> bool:
     # A transform would run the recurrence's definition, a loop in Python.
     if not torch.compiler.is_compiling() and (functorch_active() or dual_levels._current_level >= 0):
         return False
+    # A trace would hold the lengths of its example as numbers.
+    if call.batch_sizes is not None and torch.jit.is_tracing():  # type: ignore[attr-defined]
+        return False
     device, dtype = input.device, input.dtype
     is_cast = any_autocast() and torch.is_autocast_enabled(device.type)
+    # PyTorch's dtypes follow the kind of layer then, and whether its sequences are equally long.
+    if is_cast and device.type == "cpu" and dtype not in (torch.float64, torch.get_autocast_dtype("cpu")):
+        return False
     for tensor in (*call.states, *call.weights):
         # What does not fit together is left to PyTorch's function, and so is what it says of that.
         if not isinstance(tensor, Tensor) or tensor.device != device:
@@ -283,6 +289,9 @@ def why_not_recurrent(layer: nn.RNNBase) -> str:
         return f"its weights are of the class {type(stored).__name__}, which computes by itself"
     if not (names_of_forward(layer) or methods_of(layer)):
         return "its forward was replaced: graft the model first, then replace it"
-    if type(layer).forward is not plain and not attributes_read(type(layer)) & {"forward", *_MODES}:
-        return "its class has a forward pass of its own, which does not call PyTorch's"
+    if type(layer).forward is not plain:
+        if not attributes_read(type(layer)) & {"forward", *_MODES}:
+            return "its class has a forward pass of its own, which does not call PyTorch's"
+        if computes_again(type(layer)):
+            return "its forward pass may be computed again, from a checkpoint, where no scope is"
     return ""
