@@ -60,7 +60,7 @@ IN_TRITON = [each for each in EXAMPLES if is_in_triton(each)]
 ALONE = [*IN_TRITON, *LANGUAGES]
 # A compiler takes a minute for each.
 RECURRENCES = ["leaky_rnn", "peephole_lstm", "slstm"]
-RUNS = [[each for each in EXAMPLES if each not in (*ALONE, *RECURRENCES)], RECURRENCES, *([each] for each in ALONE)]
+RUNS = [[each for each in EXAMPLES if each not in (*ALONE, *RECURRENCES)], *([each] for each in (*RECURRENCES, *ALONE))]
 
 
 @pytest.mark.slow
