@@ -59,13 +59,14 @@ class _Draws:
         bias: bool = True,
         reverse: bool = False,
         keep: bool = True,
-        scale: float = 1.0,
+        bias_scale: float | None = None,
     ) -> Sample:
-        """A call of the recurrence; `scale` is the standard deviation of its input."""
+        """A call of the recurrence; `bias_scale` is the standard deviation of its biases, instead of a layer's."""
         _, _, _, units = sizes
-        given = Drawn((self.cell.gates * units,), scale=_weight_scale(units)) if bias else None
+        of_biases = _weight_scale(units) if bias_scale is None else bias_scale
+        given = Drawn((self.cell.gates * units,), scale=of_biases) if bias else None
         biases = [given] * (1 + self.cell.gates_apart)
-        return Sample(name, (*self._common(sizes, scale), *biases, *self._own(sizes), reverse, keep))
+        return Sample(name, (*self._common(sizes), *biases, *self._own(sizes), reverse, keep))
 
     def gradients(
         self,
@@ -87,9 +88,9 @@ class _Draws:
             Drawn((steps, batch, units)) if of[0] else None,
             *[Drawn((batch, units)) if of[1] else None] * cell.states,
         )
-        return Sample(name, (*self._common(sizes, 1.0), *self._own(sizes), *gates, states, *incoming, reverse, *wanted))
+        return Sample(name, (*self._common(sizes), *self._own(sizes), *gates, states, *incoming, reverse, *wanted))
 
-    def _common(self, sizes: Sequence[int], scale: float) -> tuple[Drawn, Drawn, Drawn]:
+    def _common(self, sizes: Sequence[int]) -> tuple[Drawn, Drawn, Drawn]:
         steps, batch, features, units = sizes
         gates = self.cell.gates * units
         # Of few units as of sixteen: a large weight would make the error of a step grow from step to step. Of many
@@ -97,7 +98,7 @@ class _Draws:
         of_messages = _weight_scale(max(units, 16))
         bound = math.sqrt(3) * of_messages if steps >= _MANY_STEPS else None
         return (
-            Drawn((steps, batch, features), scale=scale),
+            Drawn((steps, batch, features)),
             Drawn((gates, features), scale=_weight_scale(max(units, features))),
             Drawn((gates, units), scale=of_messages, low=None if bound is None else -bound, high=bound),
         )
@@ -125,7 +126,9 @@ def sequence_samples(cell: Cell, ranges: Mapping[str, tuple[float, float]] = Map
     table = [
         draws.sequence(name, sizes, bias=bias, reverse=reverse) for name, (*sizes, bias, reverse) in _TABLE.items()
     ]
-    saturated = draws.sequence("saturated gates", (5, 3, 4, 9), scale=300.0)
+    # Biases shut most gates and open the others, many beyond where exp() overflows. Large inputs would do so too, and
+    # cancel each other in a state or in the gradient of a weight: where those are small, rounding errors are large.
+    saturated = draws.sequence("saturated gates", (5, 3, 4, 9), bias_scale=100.0)
     some = [
         draws.sequence("nothing kept", (3, 2, 3, 5), keep=False),
         draws.sequence("nothing kept, one step back", (1, 2, 3, 5), reverse=True, keep=False),
