@@ -1,5 +1,8 @@
 """Operators whose calls depend on each other or change what is around them: the first line of a report says how."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -96,6 +99,24 @@ def test_settings_are_switched_for_a_scope_alone():
         with settings_switched():
             assert torch.backends.cudnn.benchmark != before[0]
             assert torch.get_num_threads() != before[1]
+
+
+# The first operator of the process that runs in parallel does so where subnormal numbers count as zero.
+IN_A_NEW_PROCESS = """
+import torch
+from torchgraft.checking.helpers.settings import settings_switched
+
+small, threads = torch.tensor(1e-30).expand(1_000_000), torch.get_num_threads()
+with settings_switched():
+    torch.ones(1_000_000)
+for count in (threads, threads % 3 + 1):
+    torch.set_num_threads(count)
+    assert (small * 1e-10 != 0).all()
+"""
+
+
+def test_no_thread_goes_on_to_flush_subnormal_numbers():
+    subprocess.run([sys.executable, "-c", IN_A_NEW_PROCESS], check=True)
 
 
 def test_a_seed_that_was_set_before_shows():

@@ -15,6 +15,8 @@ import torch
 from torchgraft.checking.tensors.compare import Mismatch
 
 _SMALLEST = math.ulp(0.0)
+# PyTorch gives no thread of its pool fewer elements than this, if others can have them (at::internal::GRAIN_SIZE).
+_ELEMENTS_OF_A_THREAD = 32768
 _NEAREST = "to nearest"
 
 
@@ -48,6 +50,17 @@ def _flushes_subnormals() -> bool:
     return _SMALLEST * 1.0 == 0.0
 
 
+def _flush_subnormals(flush: bool) -> None:
+    """Sets the mode of this thread alone.
+
+    A thread has for ever the mode of the one that starts it. PyTorch's pool is therefore started before: a check after
+    this one would find numbers flushed by some threads and not by others.
+    """
+    if flush:
+        torch.ones(_ELEMENTS_OF_A_THREAD * torch.get_num_threads()).neg_()
+    torch.set_flush_denormal(flush)
+
+
 def _rounding_mode() -> str:
     # What a sum that lies between two numbers becomes tells the four modes of a processor apart.
     above, below = sys.float_info.epsilon / 4, -sys.float_info.epsilon / 4
@@ -72,7 +85,7 @@ def _settings() -> tuple[_Setting, ...]:
         _Setting("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
         _Setting("the default device", torch.get_default_device, torch.set_default_device),
         _Setting("whether gradients are recorded", torch.is_grad_enabled, torch.set_grad_enabled),
-        _Setting("whether subnormal numbers count as zero", _flushes_subnormals, torch.set_flush_denormal, _negated),
+        _Setting("whether subnormal numbers count as zero", _flushes_subnormals, _flush_subnormals, _negated),
         _Setting("the rounding of floating-point numbers", _rounding_mode, _round_to_nearest, lambda mode: _NEAREST),
         _Setting(
             "torch.use_deterministic_algorithms",
