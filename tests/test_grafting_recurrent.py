@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.utils.parametrize as parametrize
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
@@ -417,6 +418,16 @@ class TestWhereItPays:
         assert not recurrent._pays("gru", call._replace(num_layers=2))
         assert not recurrent._pays("gru", call._replace(bidirectional=True))
 
+    def test_autocast_on_a_gpu_is_left_to_pytorch(self, monkeypatch):
+        """Its results have float16 whatever the dtype of autocast is, because layers of cuDNN are cast to that."""
+        monkeypatch.setattr(recurrent, "any_autocast", lambda: True)
+        monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: device == "cuda")
+        for dtype, is_served in ((torch.float32, False), (torch.bfloat16, False), (torch.float64, True)):
+            with FakeTensorMode():
+                input = torch.empty(9, 2, 5, dtype=dtype, device="cuda")
+                call = recurrent._Call(input, None, (), [input], False, 1, 0.0, True, False, False)
+                assert recurrent._is_served(call) == is_served
+
     def test_few_steps_are_left_to_pytorch(self, served):
         ours, theirs = pair("GRU", batch_first=True)
         assert_same(ours, theirs, values(9, 7, FEATURES), rtol=0, atol=0)
@@ -507,7 +518,7 @@ def test_a_classifier_trains_as_before(kind, served):
 
 @pytest.mark.filterwarnings("ignore:The tensor attributes .*_flat_weights:UserWarning")
 class TestRecorded:
-    """What compiles, exports or transforms a model."""
+    """A model that is compiled, exported, traced or transformed."""
 
     texts = torch.randint(20, (4, 9), generator=torch.Generator().manual_seed(0))
 

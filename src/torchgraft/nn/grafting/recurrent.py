@@ -82,8 +82,10 @@ def _is_served(call: _Call) -> bool:
         return False
     device, dtype = input.device, input.dtype
     is_cast = any_autocast() and torch.is_autocast_enabled(device.type)
-    # PyTorch's dtypes follow the kind of layer then, and whether its sequences are equally long.
-    if is_cast and device.type == "cpu" and dtype not in (torch.float64, torch.get_autocast_dtype("cpu")):
+    # PyTorch's dtypes follow the kind of layer then, and whether its sequences are equally long. On a GPU they are
+    # float16 for every dtype of autocast, since its layers are cast to that for cuDNN.
+    is_own = device.type == "cpu" and dtype is torch.get_autocast_dtype("cpu")
+    if is_cast and dtype is not torch.float64 and not is_own:
         return False
     for tensor in (*call.states, *call.weights):
         # What does not fit together is left to PyTorch's function, and so is what it says of that.
