@@ -372,6 +372,7 @@ def _gradient_formula(name: str, gradients: Operator, biases: int) -> Callable[.
 # By the names of their recurrences. Compilers look into what a gradient formula refers to, and can do so with an object
 # that a module holds, and not with one that a function holds.
 _DEFINITIONS: dict[str, Definition] = {}
+# All that somebody holds, so that the ones of a name are told when it is declared again.
 _ALIVE: WeakSet[Recurrence] = WeakSet()
 
 

@@ -93,14 +93,12 @@ def _record(name: str, function: Callable[..., Any], count: int, shape: tuple[in
         recorded = make_fx(
             torch.func.functionalize(lambda *tensors: function(*tensors)), decomposition_table=_decompositions()
         )(*values)
-    except RuntimeError as error:
+    except (RuntimeError, IndexError) as error:
         if "tracing tensor" in str(error) or "vmap" in str(error):
             raise ValueError(
                 f"{name} decides by the values of its arguments, as `if h.sum() > 0` and `h.item()` do: a cell must"
                 " compute the same operations for all values. Write torch.where(condition, value, other)"
             ) from None
-        raise ValueError(_failed(name, error, shape)) from error
-    except IndexError as error:
         raise ValueError(_failed(name, error, shape)) from error
     recorded.graph.eliminate_dead_code()
     return recorded
