@@ -1,8 +1,11 @@
 """The kernels of rms_norm_gated in Helion.
 
 A tile is a row, with all of its columns in registers. Helion would tune rows, warps and stages at the first call of a
-problem on a GPU, for minutes; here a configuration is given. Sizes are dynamic: a kernel is compiled once for each
-dtype. Arithmetic is in float32, and in float64 for float64.
+problem on a GPU, for minutes; here a configuration is given. Arithmetic is in float32, and in float64 for float64.
+
+Three things are so because Helion 1.5.0 went wrong otherwise, on an H200. Sizes are static: with dynamic ones a kernel
+wrote one column of 24 where a call before had one. `epsilon` is a constant, since a number is handed over in float32,
+also to arithmetic in float64. And `torch.sigmoid` of float64 is only as exact as float32.
 """
 
 import helion
@@ -15,8 +18,8 @@ from rms_norm_gated.operator import rms_norm_gated, rms_norm_gated_backward
 _CONFIGURATION = helion.Config(block_sizes=[1], num_warps=8)
 
 
-@helion.kernel(config=_CONFIGURATION, static_shapes=False)
-def _forward(input: Tensor, gate: Tensor, weight: Tensor, epsilon: float, wide: hl.constexpr) -> Tensor:
+@helion.kernel(config=_CONFIGURATION, static_shapes=True, index_dtype=torch.int64)
+def _forward(input: Tensor, gate: Tensor, weight: Tensor, epsilon: hl.constexpr, wide: hl.constexpr) -> Tensor:
     rows, columns = input.size()
     output = torch.empty([rows, columns], dtype=input.dtype, device=input.device)
     for row in hl.tile(rows):
@@ -27,9 +30,9 @@ def _forward(input: Tensor, gate: Tensor, weight: Tensor, epsilon: float, wide: 
     return output
 
 
-@helion.kernel(config=_CONFIGURATION, static_shapes=False)
+@helion.kernel(config=_CONFIGURATION, static_shapes=True, index_dtype=torch.int64)
 def _backward(
-    output_grad: Tensor, input: Tensor, gate: Tensor, weight: Tensor, epsilon: float, wide: hl.constexpr
+    output_grad: Tensor, input: Tensor, gate: Tensor, weight: Tensor, epsilon: hl.constexpr, wide: hl.constexpr
 ) -> tuple[Tensor, Tensor, Tensor]:
     rows, columns = input.size()
     input_grad = torch.empty([rows, columns], dtype=input.dtype, device=input.device)
@@ -37,7 +40,7 @@ def _backward(
     weight_grads = torch.empty([rows, columns], dtype=wide, device=input.device)
     for row in hl.tile(rows):
         value, g, grad = input[row, :].to(wide), gate[row, :].to(wide), output_grad[row, :].to(wide)
-        sigmoid = torch.sigmoid(g)
+        sigmoid = 1 / (1 + torch.exp(-g))
         silu = g * sigmoid
         gated = value * silu
         scale = torch.rsqrt((gated * gated).sum(-1) / columns + epsilon)[:, None]

@@ -46,7 +46,7 @@ segment_sum = Operator(
     shapes="rows columns, segments -> segments columns",
     gradient=_gradient,
     dtypes={"values": _FLOATS, "starts": _INTEGERS},
-    kernels={"cpu": _FLOATS},
+    kernels={"cpu": _FLOATS, "cuda": _FLOATS},
     explain=lambda values, starts: _explain_starts("segment_sum", starts, values.shape[0]),
 )
 
@@ -67,6 +67,6 @@ segment_sum_backward = Operator(
     shapes="segments columns, segments -> rows columns",
     gradient=_backward_gradient,
     dtypes={"sums_grad": _FLOATS, "starts": _INTEGERS},
-    kernels={"cpu": _FLOATS},
+    kernels={"cpu": _FLOATS, "cuda": _FLOATS},
     explain=lambda sums_grad, starts, rows: _explain_starts("segment_sum_backward", starts, rows),
 )
