@@ -523,3 +523,15 @@ class TestDeterminism:
 
         result = _ask("determinism", kernel, (Drawn((2, 3)),))
         assert "with size 300,001 in dimension 0 of input: a result differs between run 1 and" in result.failure.message
+
+    def test_a_thread_that_waits_for_its_turn_does_not_shorten_the_check(self):
+        sizes = list[int]()
+
+        def waiting(input):
+            # As on a machine that other programs keep busy.
+            time.sleep(0.02)
+            sizes.append(input.numel())
+            return torch.square(input)
+
+        assert _ask("determinism", waiting, (Drawn((2,)),)).status == "pass"
+        assert sizes.count(300_001) == 21
