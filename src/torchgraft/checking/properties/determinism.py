@@ -35,7 +35,7 @@ from torchgraft.checking.tensors.compare import Mismatch, expect_equal
 _RUNS = 4
 # On how many threads a large call runs, and how often at most; at least so often, as long as all runs take no more than
 # so many times their seconds. These are seconds that this thread works: what other programs take does not count.
-_THREADS, _LARGE_RUNS = 4, 20
+_THREADS, _LARGE_RUNS = 4, 40
 _LEAST_RUNS, _PATIENCE = 5, 8
 # How many samples grow, and the seconds that all runs of one may take.
 _QUICK_SAMPLES, _SAMPLES = 2, 4
