@@ -24,7 +24,7 @@ import torchgraft
 from documents import read_document
 from torchgraft.checking import PROPERTIES
 from torchgraft.checking.jobs import SMOKE, Job, make_jobs
-from torchgraft.checking.kernels import cpu_folder_of
+from torchgraft.checking.kernels import kernel_folder_of
 from torchgraft.checking.report.board import Board
 from torchgraft.checking.report.check_report import CheckReport
 from torchgraft.checking.report.live import LiveCheck
@@ -460,7 +460,7 @@ def run_sanitized(jobs):
 # The names of our operators by the folder of their kernels, which are built together.
 FOLDERS = defaultdict(list)
 for subject in find_subjects([]):
-    FOLDERS[cpu_folder_of(subject.operator).name].append(subject.name)
+    FOLDERS[kernel_folder_of(subject.operator, "cpu").name].append(subject.name)
 
 
 # A result does not show that a kernel went on from a null pointer, or read behind what it was given.

@@ -21,6 +21,7 @@ from torchgraft.checking.mutants.folders import (
     ON_CPU,
     Folder,
     MutantError,
+    MutantPlace,
     Outcome,
     find_folders,
     random_mutants,
@@ -303,6 +304,42 @@ def test_an_equivalent_mutant_that_is_told_apart_is_an_error_once_it_is_wherever
 
 def test_every_equivalent_mutant_of_ours_is_there():
     assert find_folders([subject.operator for subject in find_subjects([])])
+
+
+@pytest.mark.parametrize(
+    ("suffix", "served"),
+    [
+        (".cpp", {"depthwise_conv1d", "depthwise_conv2d", "depthwise_conv3d"}),
+        (".cu", {"depthwise_conv1d", "depthwise_conv2d"}),
+    ],
+)
+def test_mutants_are_shown_the_samples_of_all_operators_whose_kernels_a_folder_holds(suffix, served):
+    subject = find_subjects(["depthwise_conv1d"])[0]
+    [found] = find_folders([subject.operator], MutantPlace("place", suffix, {}))
+    assert found.path.name == "depthwise_conv2d"
+    passes = "", "_input_grad", "_weight_grad"
+    assert {operator.name for operator in found.operators} == {name + each for name in served for each in passes}
+
+
+def test_what_survived_is_asked_again_when_samples_of_an_operator_of_another_folder_change(tmp_path, monkeypatch):
+    kernels, beside = tmp_path / "kernels", tmp_path / "beside"
+    for each in (kernels, beside):
+        each.mkdir()
+    (kernels / "cpu.cpp").write_text("void f() { g(a < b); }\n")
+    monkeypatch.setattr(folders, "folder_of", lambda operator: beside)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def status():
+        (subject,) = find_subjects(["linear"])
+        made = Folder(kernels, ON_CPU, [subject.operator])
+        made.work.mkdir(parents=True, exist_ok=True)
+        found = made.known()
+        made.keep(Outcome(made.mutants[0], "survived"))
+        return [each.status for each in found.values()]
+
+    assert (status(), status()) == ([], ["survived"])
+    (beside / "samples.py").write_text("samples = {}\n")
+    assert status() == []
 
 
 def test_a_mutant_that_the_compiler_names_is_left_out(tmp_path):

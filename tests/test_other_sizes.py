@@ -13,6 +13,8 @@ from torch.nn.utils.rnn import pack_sequence
 
 from torchgraft import Operator
 from torchgraft.checking import check
+from torchgraft.checking.helpers import regimes
+from torchgraft.checking.properties import determinism, limits
 from torchgraft.sampling import Drawn, Packed, Sample, Samples, draw_packed, packed_samples
 
 _DTYPES = (torch.float64, torch.float32)
@@ -52,6 +54,20 @@ def _raises(error: Exception) -> Any:
     return kernel
 
 
+def _slow_at_first(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel whose first call works as long as one that imports and compiles."""
+    calls = itertools.count()
+
+    def kernel(*arguments: Any) -> Any:
+        if next(calls) == 0:
+            end = time.thread_time() + 0.5
+            while time.thread_time() < end:
+                pass
+        return function(*arguments)
+
+    return kernel
+
+
 _PACKED = (Drawn((6, 2)), Drawn((3,), dtype=torch.int64, values=(0.0, 3.0, 6.0)))
 
 
@@ -71,6 +87,21 @@ def _ask_borders(
         output=lambda input, cu_seqlens: input.new_empty(input.shape),
         dtypes={"input": _DTYPES, "cu_seqlens": (torch.int64,)},
     )
+
+
+class TestTelling:
+    def test_a_first_call_and_other_programs_take_no_time_of_other_samples(self, monkeypatch):
+        monkeypatch.setattr(regimes, "_QUICK_SECONDS", 0.3)
+        turn = itertools.count()
+
+        def kernel(input: torch.Tensor) -> torch.Tensor:
+            # Some calls wait, as on a machine that other programs keep busy.
+            if next(turn) % 10 == 9:
+                time.sleep(0.1)
+            return torch.square(input)
+
+        asked = _shapes_asked("value_regimes", _slow_at_first(kernel), (Drawn((2, 3)),), (Drawn((5,)),))
+        assert {(2, 3), (5,)} <= asked
 
 
 class TestBorders:
@@ -215,6 +246,10 @@ class TestLimits:
     )
     def test_a_refusal_is_an_answer_and_an_accident_is_none(self, error, status):
         assert _ask("limits", _raises(error), (Drawn((2, 3)),)).status == status
+
+    def test_a_first_call_takes_no_time_of_others(self, monkeypatch):
+        monkeypatch.setattr(limits, "_QUICK_SECONDS", 0.3)
+        assert (1, 70_001) in _shapes_asked("limits", _slow_at_first(torch.square), (Drawn((1, 3)),))
 
     def test_what_takes_long_is_left_out(self):
         def slow(input):
@@ -523,3 +558,15 @@ class TestDeterminism:
 
         result = _ask("determinism", kernel, (Drawn((2, 3)),))
         assert "with size 300,001 in dimension 0 of input: a result differs between run 1 and" in result.failure.message
+
+    def test_a_thread_that_waits_for_its_turn_does_not_shorten_the_check(self):
+        sizes = list[int]()
+
+        def waiting(input):
+            # As on a machine that other programs keep busy.
+            time.sleep(0.02)
+            sizes.append(input.numel())
+            return torch.square(input)
+
+        assert _ask("determinism", waiting, (Drawn((2,)),)).status == "pass"
+        assert sizes.count(300_001) == 1 + determinism._LARGE_RUNS

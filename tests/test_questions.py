@@ -486,3 +486,22 @@ def test_an_argument_that_is_written_to_is_named_before_the_gradient_that_comes_
     )
     message = _message(operator, _ROWS, "smoke")
     assert message.startswith("an argument differs after the call, which must not write to it")
+
+
+@pytest.mark.parametrize("is_rounded_once", [True, False])
+def test_an_error_of_several_roundings_is_a_remark(is_rounded_once):
+    operator = _declare(
+        f"tripled_{int(is_rounded_once)}(Tensor input) -> Tensor",
+        lambda input: input * (3 if is_rounded_once else 3 * (1 + 6 * torch.finfo(torch.float32).eps)),
+        reference=lambda input: 3 * input,
+        gradient=None,
+        dtypes=(torch.float32,),
+    )
+    samples = Samples([Sample("rows", (Drawn((4, 6)),))])
+    try:
+        report = check(operator, samples, properties=["value", "accuracy"], device="cpu", quick=True)
+    finally:
+        operator.undeclare()
+    assert report.passed, str(report)
+    remarks = [name for result in report.results for name in result.facts]
+    assert remarks == ([] if is_rounded_once else ["errors of one rounding"])

@@ -105,18 +105,19 @@ def folder_of(operator: Operator) -> Path:
     return Path(file).resolve().parent if file else Path.cwd()
 
 
-def cpu_folder_of(operator: Operator) -> Path:
-    """The folder with the sources of an operator's kernels for the CPU.
+def kernel_folder_of(operator: Operator, device: str) -> Path:
+    """The folder with the sources of an operator's kernels for a kind of device.
 
     That is the operator's own, or the folder beside it in its package that registers its kernels: operators that share
     kernels are built in one.
     """
-    own = folder_of(operator)
-    if sources_in(own, (".cpp",)) or not (own.parent / "__init__.py").is_file():
+    own, suffix = folder_of(operator), native.SUFFIXES[device]
+    if sources_in(own, (suffix,)) or not (own.parent / "__init__.py").is_file():
         return own
     _, _, name = operator.qualified_name.partition("::")
-    registers = re.compile(rf"TORCHGRAFT_KERNEL\w*\(\s*{operator.namespace}\s*,\s*CPU\s*,\s*{name}\s*,")
-    beside = (path.parent for path in sorted(own.parent.glob("*/*.cpp")) if registers.search(path.read_text()))
+    key = device.upper()
+    registers = re.compile(rf"TORCHGRAFT_KERNEL\w*\(\s*{operator.namespace}\s*,\s*{key}\s*,\s*{name}\s*,")
+    beside = (path.parent for path in sorted(own.parent.glob(f"*/*{suffix}")) if registers.search(path.read_text()))
     return next(beside, own)
 
 

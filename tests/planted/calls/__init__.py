@@ -152,6 +152,24 @@ _plant(
     },
 )
 _plant(
+    "sets_the_default_dtype",
+    "makes float64 the default dtype",
+    "surroundings",
+    **_after(lambda input: torch.set_default_dtype(torch.float64)),
+)
+_plant(
+    "flushes_subnormals",
+    "lets the processor take subnormal numbers for zero, which is faster, and does so for all that follows",
+    "surroundings",
+    **_after(lambda input: torch.set_flush_denormal(True)),
+)
+_plant(
+    "sets_a_precision",
+    "permits tf32 in matrix products, and does so for all that follows",
+    "surroundings",
+    **_after(lambda input: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32")),
+)
+_plant(
     "seeds_for_all",
     "seeds the random generator of the whole process",
     "surroundings",

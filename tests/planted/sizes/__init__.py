@@ -58,6 +58,10 @@ def _in_a_block(input: Tensor) -> Tensor:
     return input - input[..., :1024].sum(-1, keepdim=True)
 
 
+def _in_a_tile(input: Tensor) -> Tensor:
+    return input - input[..., :4096].sum(-1, keepdim=True)
+
+
 def _in_a_grid(input: Tensor) -> Tensor:
     rows = input.reshape(-1, input.shape[-1])
     return torch.cat((_less_sum(rows[:65535]), torch.zeros_like(rows[65535:]))).view(input.shape)
@@ -104,6 +108,7 @@ _rows = _Kind(
 )
 _rows.control("less_sum", lambda input: _less_sum(input.contiguous()))
 _rows.plant("in_a_block", "reads 1,024 columns of a row and no more", "limits", _in_a_block)
+_rows.plant("in_a_tile", "reads a tile of 4,096 columns of a row and no more", "limits", _in_a_tile)
 _rows.plant("in_a_grid", "computes 65,535 rows and no more", "limits", _in_a_grid)
 _rows.plant(
     "in_vectors_of_eight", "leaves out what is over in the last vector of a row", "limits", _in_vectors_of_eight
@@ -201,6 +206,13 @@ def _in_a_warp(input: Tensor, cu_seqlens: Tensor) -> Tensor:
     return _by_sequence(input, cu_seqlens.tolist(), lambda part: torch.cat([each.cumsum(0) for each in part.split(32)]))
 
 
+def _until_a_short_one(input: Tensor, cu_seqlens: Tensor) -> Tensor:
+    lengths = cu_seqlens.diff().tolist()
+    # All sequences have the length of the first one, which the last one only has if it is full.
+    is_short = len(lengths) > 1 and lengths[-1] < lengths[0]
+    return _by_sequence(input, cu_seqlens.tolist()[: -1 if is_short else None])
+
+
 def _packed_call(packed: Packed) -> tuple[Drawn, Drawn]:
     return Drawn((packed.positions, 2)), packed.cu_seqlens()
 
@@ -222,6 +234,7 @@ _packed.control("running_sum", lambda input, cu_seqlens: _by_sequence(input, cu_
 _packed.plant("through_padding", "takes padding for a part of the last sequence", "value", _through_padding)
 _packed.plant("across_borders", "goes on from one packed sequence to the next", "value", _across_borders)
 _packed.plant("until_one_is_empty", "stops at a packed sequence of no length", "value", _until_one_is_empty)
+_packed.plant("until_a_short_one", "leaves out a last sequence that is shorter", "value", _until_a_short_one)
 _packed.plant("in_a_warp", "begins anew after 32 positions of a packed sequence", "value", _in_a_warp)
 _packed.plant(
     "gradient_across_borders",
@@ -229,6 +242,93 @@ _packed.plant(
     "gradient",
     lambda input, cu_seqlens: _by_sequence(input, cu_seqlens.tolist()),
     gradient=_gradient_across,
+)
+
+
+# The same of a batch that says which sequence each position belongs to, and of one that is packed step by step.
+
+
+def _expect_sequences(input: Tensor, seq_idx: Tensor) -> None:
+    if input.dim() != 2 or seq_idx.shape != input.shape[:1]:
+        raise ValueError(
+            "sum_by_index: input must be (positions, columns) and seq_idx (positions,), got"
+            f" {tuple(input.shape)} and {tuple(seq_idx.shape)}"
+        )
+
+
+def _sum_by_index(input: Tensor, seq_idx: Tensor) -> Tensor:
+    """The sum of the sequence of each position so far; zero where the index is negative."""
+    places = torch.arange(len(input), device=input.device)
+    is_same = (seq_idx[:, None] == seq_idx) & (seq_idx >= 0) & (places <= places[:, None])
+    return torch.where(is_same[..., None], input, 0).sum(1)
+
+
+def _by_changes(input: Tensor, seq_idx: Tensor, *, has_padding: bool = True) -> Tensor:
+    changes = [0, *(seq_idx.diff().nonzero().flatten() + 1).tolist(), len(input)]
+    output = _by_sequence(input, changes)
+    return output.masked_fill((seq_idx < 0)[:, None], 0) if has_padding else output
+
+
+_indexed = _Kind(
+    "(Tensor input, Tensor seq_idx) -> Tensor",
+    Samples(
+        packed_samples(lambda packed: (Drawn((packed.positions, 2)), packed.seq_idx())),
+        summed=lambda input, seq_idx: max(len(input), 1),
+    ),
+    reference=_sum_by_index,
+    dtypes={"input": _FLOATS, "seq_idx": (torch.int32,)},
+    output=lambda input, seq_idx: input.new_empty(input.shape),
+    explain=_expect_sequences,
+)
+_indexed.plant(
+    "sums_up_padding",
+    "takes positions whose index says that they are padding for a sequence",
+    "value",
+    lambda input, seq_idx: _by_changes(input, seq_idx, has_padding=False),
+)
+
+
+def _by_steps(input: Tensor, batch_sizes: Tensor, *, keeps: bool = True) -> Tensor:
+    """The sum of each sequence so far, of a batch that is packed as PyTorch packs one: step by step."""
+    output, start, before = torch.zeros_like(input), 0, input.new_zeros(0, *input.shape[1:])
+    for size in batch_sizes.tolist():
+        step = input[start : start + size]
+        # The longest sequences come first, so those that are over are the last of the step before.
+        kept = before[:size] if keeps or len(before) == size else before[len(before) - size :]
+        before = step if not start else step + kept
+        output[start : start + size] = before
+        start += size
+    return output
+
+
+def _expect_steps(input: Tensor, batch_sizes: Tensor) -> None:
+    if input.dim() != 2 or batch_sizes.dim() != 1:
+        raise ValueError(
+            "sum_by_steps: input must be (positions, columns) and batch_sizes (steps,), got"
+            f" {tuple(input.shape)} and {tuple(batch_sizes.shape)}"
+        )
+    sizes = batch_sizes.tolist() if batch_sizes.device.type == "cpu" else []
+    if sizes != sorted(sizes, reverse=True) or (sizes and (sizes[-1] < 1 or sum(sizes) != len(input))):
+        raise ValueError(f"sum_by_steps: batch_sizes must fall to 1 or more, with the sum {len(input)}, got {sizes}")
+
+
+_stepped = _Kind(
+    "(Tensor input, Tensor batch_sizes) -> Tensor",
+    Samples(
+        packed_samples(lambda packed: (Drawn((packed.positions, 2)), packed.batch_sizes()), empty=False, padding=False),
+        summed=lambda input, batch_sizes: max(len(input), 1),
+    ),
+    reference=_by_steps,
+    dtypes={"input": _FLOATS, "batch_sizes": (torch.int64,)},
+    output=lambda input, batch_sizes: input.new_empty(input.shape),
+    gradient=None,
+    explain=_expect_steps,
+)
+_stepped.plant(
+    "drops_the_first_sequence",
+    "goes on with the last sequences of a step where the first ones, which are longer, go on",
+    "value",
+    lambda input, batch_sizes: _by_steps(input, batch_sizes, keeps=False),
 )
 
 

@@ -125,6 +125,17 @@ _plant(
     lambda input, mask: torch.softmax(input + mask, -1) + 0 * mask,
     Samples((Sample("two rows", (Drawn((2, 6)), Drawn((2, 6)))),)),
 )
+
+
+def _hypot_of_large(input: Tensor, other: Tensor) -> Tensor:
+    most = torch.maximum(input.abs(), other.abs()).clamp(min=1)
+    return most * ((input / most) ** 2 + (other / most) ** 2).sqrt()
+
+
+def _in_range(input: Tensor, size: Tensor) -> Tensor:
+    return (input - input.amin()).float() / size.float()
+
+
 _BLOCK = 16
 
 
@@ -175,6 +186,49 @@ _plant(
     dtypes=(torch.int64,),
     kernels={"cpu": (torch.int64,)},
 )
+_plant(
+    "squares_tiny_numbers",
+    "divides by the larger number before it squares, though not if both are below 1, whose squares may be zero",
+    "value_regimes",
+    "(Tensor input, Tensor other) -> Tensor",
+    torch.hypot,
+    _hypot_of_large,
+    Samples((Sample("two rows", (Drawn((2, 3)), Drawn((2, 3)))),)),
+)
+_plant_values(
+    "takes_no_sign_of_zero",
+    "takes -0.0 for a positive number, where the definition reads the sign",
+    lambda input: torch.copysign(torch.ones_like(input), input),
+    lambda input: 1 - 2 * (input < 0).to(input.dtype),
+)
+_plant_values(
+    "takes_subnormals_for_zero",
+    "takes numbers below the smallest normal one for zero",
+    torch.sign,
+    lambda input: torch.sign(input) * (input.abs() >= torch.finfo(input.dtype).tiny),
+)
+_plant(
+    "adds_bytes_in_a_byte",
+    "adds two numbers of one byte in one byte, where the definition adds them in two",
+    "value_regimes",
+    "(Tensor input, Tensor other) -> Tensor",
+    lambda input, other: input.to(torch.int16) + other.to(torch.int16),
+    lambda input, other: (input + other).to(torch.int16),
+    Samples((Sample("two rows", (Drawn((2, 3), dtype=torch.int8), Drawn((2, 3), dtype=torch.int8))),)),
+    dtypes=(torch.int8,),
+    kernels={"cpu": (torch.int8,)},
+)
+_plant(
+    "divides_by_a_range_of_zero",
+    "divides by the range of whole numbers, which is zero if all are equal",
+    "value_regimes",
+    _UNARY,
+    lambda input: _in_range(input, (input.amax() - input.amin()).clamp(min=1)),
+    lambda input: _in_range(input, input.amax() - input.amin()),
+    Samples((Sample("two rows", (Drawn((2, 6), dtype=torch.int64, high=9),)),)),
+    dtypes=(torch.int64,),
+    kernels={"cpu": (torch.int64,)},
+)
 CONTROLS.append(
     _declare(
         "soft",
@@ -220,6 +274,13 @@ _plant_gradient(
     "the gradient formula divides two infinities from 89 on",
     _soft,
     lambda grad, input: grad * torch.exp(input) / (1 + torch.exp(input)),
+)
+
+_plant_gradient(
+    "has_no_gradient_at_a_limit",
+    "the gradient of what is clamped is zero at the limits too, 1 and -1, where the definition lets it through",
+    lambda input: input.clamp(-1, 1),
+    lambda grad, input: grad * (input.abs() < 1),
 )
 
 # Numbers.
@@ -306,6 +367,13 @@ _plant(
     lambda input, first: input + (first + torch.arange(input.shape[-1])).float().double().sin().to(input.dtype),
     Samples((Sample("from the first on", (Drawn((2, 6)),)), Sample("later", (Drawn((2, 6)), 512)))),
 )
+_plant_number(
+    "divides_by_what_is_left_of_a_number",
+    "divides by 1 less a number, and multiplies by it later, also where that is zero",
+    lambda input, slope, shift: (
+        input * (1 / torch.tensor(1 - slope, dtype=torch.float64)).item() * (slope - slope * slope) + shift
+    ),
+)
 _plant_number("ignores_a_number", "has a number for good", lambda input, slope, shift: input * 2.0 + shift)
 _plant_number("keeps_a_number", "keeps a number from the first call with the same sizes", _with_kept_slope)
 _plant(
@@ -324,6 +392,15 @@ _plant(
     "(Tensor input, int by) -> Tensor",
     lambda input, by: input.roll(by, -1),
     lambda input, by: input.roll(abs(by), -1),
+    Samples((Sample("two rows", (Drawn((2, 5)), 2)),)),
+)
+_plant(
+    "takes_even_numbers_alone",
+    "takes an odd number for the even one below",
+    "numbers",
+    "(Tensor input, int by) -> Tensor",
+    lambda input, by: input.roll(by, -1),
+    lambda input, by: input.roll(by - by % 2, -1),
     Samples((Sample("two rows", (Drawn((2, 5)), 2)),)),
 )
 _plant(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
@@ -166,6 +167,18 @@ def _counts_numbers(call: Call) -> bool:
     """Whether a result is of whole numbers or flags."""
     results = tree_leaves(call.reference(*call.arguments))
     return any(each is not None and not (each.is_floating_point() or each.is_complex()) for each in results)
+
+
+def warm_up(case: Case, call: Call, checks: Sequence[Callable[[Call], Any]]) -> None:
+    """Checks a call once for nothing: a first call imports and compiles, which must not take the time of others."""
+
+    def run(call: Call) -> None:
+        for check in checks:
+            # Other properties say what is wrong with the sample itself.
+            with suppress(Exception):
+                check(call)
+
+    case.each(run, [call.sample])
 
 
 def is_small(call: Call, elements: int, products: int) -> bool:

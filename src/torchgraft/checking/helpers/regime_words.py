@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from torchgraft.checking.call import Call
-from torchgraft.checking.helpers.regimes import Regime, Unit, changed, times
-from torchgraft.checking.tensors.arguments import tensors_of
+from torchgraft.checking.helpers.regimes import TINY, Regime, Unit, changed, times
+from torchgraft.checking.tensors.arguments import each_tensor, tensors_of
 from torchgraft.checking.tensors.compare import Mismatch
+from torchgraft.checking.tensors.dtypes import is_number
 from torchgraft.checking.tensors.own_error import Worse
 
 _TIES = {
@@ -56,6 +57,12 @@ def explained(
             f" {regime.factor:g}: below some point it grows with another power of them (a floor, a clamp or an epsilon"
             " that the definition does not have, or has in another place)"
         )
+    elif regime.kind == "small" and regime.factor == TINY and worse.found == 0:
+        # Digits that cancel would have been lost for larger values before.
+        cause = (
+            f"underflows: {worse.what} is 0 for {subject}, where that of the reference is {worse.expected:g} (a square"
+            " of such numbers is 0: divide by the largest value before; or subnormal numbers are taken for zero)"
+        )
     elif regime.kind == "mean" or (regime.kind == "small" and not is_lost):
         place = regime.values.replace("with", "have") if regime.kind == "mean" else f"are near {regime.factor:g}"
         lost = f"error {worse.times:.2g} times that of the reference"
@@ -70,11 +77,12 @@ def explained(
         }[regime.kind]
         cause = f"{division} for {what} in {names}: {worse.what} is {worse.found} where the reference is finite"
     elif regime.kind == "mask" or (is_lost and regime.kind in ("integers", "part")):
-        cause = (
-            f"{worse.what} is {worse.found} for {subject}, where the reference is finite (inf - inf, or 0 times inf)"
-        )
+        advice = "0/0, or an overflow" if regime.kind == "integers" else "inf - inf, or 0 times inf"
+        cause = f"{worse.what} is {worse.found} for {subject}, where the reference is finite ({advice})"
         if not is_lost:
             cause = f"{worse.what} is wrong for {subject}"
+    elif regime.kind in ("ties", "zeros") and _is_of_signs(arguments, ask):
+        cause = f"takes -0.0 for 0 in {names}: {worse.what} is {worse.found:g}, and the reference's {worse.expected:g}"
     else:
         cause = f"{worse.what} is wrong for {subject}: error {worse.times:.2g} times that of the reference"
     allowed = "" if worse.kind == "integer" else f"{worse.allowed:.3g}, as the reference errs in the same dtype too"
@@ -88,6 +96,11 @@ def _is_far_off(worse: Worse, regime: Regime) -> bool:
     expected, found = _number(worse.expected), _number(worse.found)
     mean = abs(float(regime.values.rpartition(" ")[2]))
     return abs(expected) > mean / 10 and abs(found - expected) > abs(expected) / 10
+
+
+def _is_of_signs(arguments: tuple[Any, ...], ask: Callable[..., Worse | None]) -> bool:
+    """Whether a result is right if all zeros are positive."""
+    return ask(each_tensor(lambda each: each + 0.0 if is_number(each) else each, arguments)) is None
 
 
 def _is_floored(call: Call, unit: Unit, regime: Regime, worse: Worse, ask: Callable[..., Worse | None]) -> bool:

@@ -1,4 +1,4 @@
-"""The mutants of an operator's folder: how they are built, and what is known of them."""
+"""The mutants of a folder of kernels: how they are built, and what is known of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from random import Random
 from typing import Any, Literal
 
 from torchgraft.building import BuildError, build, cache
-from torchgraft.checking.kernels import folder_of, sources_in
+from torchgraft.checking.kernels import folder_of, kernel_folder_of, sources_in
 from torchgraft.checking.mutants.changes import Mutant, find_mutants, rewrite
 from torchgraft.checking.sanitizers.cpu import CPU_TOOLS, find_runtimes
 from torchgraft.operator import Operator
@@ -122,7 +122,7 @@ ON_CPU = MutantPlace("cpu", ".cpp", _CPU_BUILDS)
 
 @dataclass
 class Folder:
-    """An operator's folder, and the mutants of its kernels."""
+    """A folder of kernels, the operators that they serve, and the mutants of these kernels."""
 
     path: Path
     place: MutantPlace
@@ -145,7 +145,9 @@ class Folder:
         ]
         at = hashlib.sha256(bytes(self.path)).hexdigest()[:8]
         self.work = cache.folder() / "mutants" / f"{self.path.name}-{at}-{self.place.name}"
-        scripts = [*sorted(self.path.glob("*.py")), *(Path(__file__).with_name(f"{name}.py") for name in _ASKING)]
+        declaring = dict.fromkeys((self.path, *map(folder_of, self.operators)))
+        scripts = [path for folder in declaring for path in sorted(folder.glob("*.py"))]
+        scripts += [Path(__file__).with_name(f"{name}.py") for name in _ASKING]
         asked = b"".join(path.read_bytes() for path in scripts) + repr(len(self.builds)).encode()
         self._samples = hashlib.sha256(asked).hexdigest()[:16]
 
@@ -279,7 +281,7 @@ def _write_if_new(path: Path, content: bytes) -> None:
 
 
 def find_folders(operators: Sequence[Operator], place: MutantPlace = ON_CPU) -> list[Folder]:
-    """Finds the folders of operators, each with all operators that it declares.
+    """Finds the folders of the kernels of operators, each with all operators whose kernels it holds.
 
     Args:
         operators: any of a folder stand for all of it.
@@ -288,9 +290,15 @@ def find_folders(operators: Sequence[Operator], place: MutantPlace = ON_CPU) -> 
     Raises:
         MutantError: nothing can be changed, or a list of equivalent mutants is stale.
     """
+    # A folder is built for one namespace.
+    namespaces = {operator.namespace for operator in operators}
+    sharing: dict[Path, list[Operator]] = {}
+    for operator in Operator.registered.values():
+        if operator.namespace in namespaces:
+            sharing.setdefault(kernel_folder_of(operator, place.device), []).append(operator)
     folders = []
-    for path in dict.fromkeys(folder_of(operator) for operator in operators):
-        folder = Folder(path, place, [each for each in Operator.registered.values() if folder_of(each) == path])
+    for path in dict.fromkeys(kernel_folder_of(operator, place.device) for operator in operators):
+        folder = Folder(path, place, sharing[path])
         folder.expect_current()
         folders += [folder] if folder.mutants else []
     if not folders:

@@ -27,19 +27,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
-from torchgraft.checking.helpers.derived_calls import growing_together, kinds_of
-from torchgraft.checking.helpers.large_calls import enlarged, small_table, values_of
+from torchgraft.checking.helpers.large_calls import large_calls, values_of
 from torchgraft.checking.helpers.settings import on_threads
 from torchgraft.checking.property import Property
 from torchgraft.checking.tensors.compare import Mismatch, expect_equal
 
 _RUNS = 4
-# On how many threads such a call runs, and how often at most; on a busy machine at least so often, as long as all runs
-# take no more than so many times their seconds.
-_THREADS, _LARGE_RUNS = 4, 20
+# On how many threads a large call runs, and how often at most; at least so often, as long as all runs take no more than
+# so many times their seconds. These are seconds that this thread works: what other programs take does not count.
+_THREADS, _LARGE_RUNS = 4, 40
 _LEAST_RUNS, _PATIENCE = 5, 8
-# How many samples grow if the run is not quick, how many sizes of each, and the seconds that all runs of one may take.
-_SAMPLES, _WAYS = 4, 4
+# How many samples grow, and the seconds that all runs of one may take.
+_QUICK_SAMPLES, _SAMPLES = 2, 4
 _QUICK_SECONDS, _SECONDS = 0.12, 1.0
 
 
@@ -52,19 +51,15 @@ def check(case: Case) -> None:
 
 def _check_shares(case: Case) -> None:
     """Runs calls that are large enough for several threads: samples are often too small for that."""
-    seconds = _QUICK_SECONDS if case.quick else _SECONDS
-    for sample in kinds_of(small_table(case), 2 if case.quick else _SAMPLES):
-        call = case.call(sample)
-        ways = list(growing_together(call))[:_WAYS]
-        for places in ways:
-            if (large := enlarged(call, places)) is not None:
-                case.each(partial(_check_large, large.words, seconds / len(ways)), [large.call.sample])
+    samples, seconds = (_QUICK_SAMPLES, _QUICK_SECONDS) if case.quick else (_SAMPLES, _SECONDS)
+    for large, share in large_calls(case, samples, seconds):
+        case.each(partial(_check_large, large.words, share), [large.call.sample])
 
 
 def _check_large(words: str, seconds: float, call: Call) -> None:
     with on_threads(_THREADS):
         try:
-            arguments, began = call.arguments, time.perf_counter()
+            arguments, began = call.arguments, time.thread_time()
             first = values_of(call, arguments)
         except Exception:
             return
@@ -72,7 +67,7 @@ def _check_large(words: str, seconds: float, call: Call) -> None:
             why = f" between run 1 and run {number + 2} on {_THREADS} threads"
             expect_equal(values_of(call, arguments), first, what=f"{words}: a result", why=why)
             allowed = seconds if number + 1 >= _LEAST_RUNS else _PATIENCE * seconds
-            if time.perf_counter() - began > allowed:
+            if time.thread_time() - began > allowed:
                 break
 
 

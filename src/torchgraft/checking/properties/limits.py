@@ -34,6 +34,7 @@ from torchgraft.checking.helpers.derived_calls import (
     kinds_of,
     resizable,
     resized,
+    warm_up,
 )
 from torchgraft.checking.helpers.other_sizes import SizePlace
 from torchgraft.checking.properties.bad_input import memory_bounded
@@ -53,6 +54,8 @@ _MEASURED = 3
 # The seconds that one call may take, as the calls before it let expect; and all calls together. They are those of this
 # process alone, so that a busy machine asks no less.
 _CALL_SECONDS, _QUICK_SECONDS, _SECONDS = 0.5, 1.5, 10.0
+
+_CHECKS = (check_value, check_gradient)
 
 
 @dataclass
@@ -101,12 +104,15 @@ def check(case: Case) -> None:
     """See the module."""
     samples = [sample for sample in case.table(small=True, empty=False) if any(each.shape for each in sample.tensors)]
     kinds = kinds_of(samples, _SAMPLES // 2 if case.quick else _SAMPLES)
-    ask(case, _grown(case, list(map(case.call, kinds))), (check_value, check_gradient), "it takes no larger sizes")
+    calls = list(map(case.call, kinds))
+    for call in calls[:1]:
+        warm_up(case, call, _CHECKS)
+    ask(case, _grown(case, calls), _CHECKS, "it takes no larger sizes")
 
 
 def _grown(case: Case, calls: list[Call]) -> Iterator[Derived]:
-    end = time.process_time() + (_QUICK_SECONDS if case.quick else _SECONDS)
     growing = [_Growing(call, places) for call in calls for places in growing_together(call)]
+    end = time.process_time() + (_QUICK_SECONDS if case.quick else _SECONDS)
     # The first call of a kind compiles and loads what it needs, so the second is the first that is measured.
     for step in (1, 2, *_SIZES):
         for each in growing:

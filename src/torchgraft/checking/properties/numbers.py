@@ -1,11 +1,11 @@
 """Every number among the arguments counts, exactly, also right after a call with another one.
 
 Proves: on a few samples, in float64 if the operator has it, the result is that of the reference if one number is
-changed: a float becomes one that float32 does not hold, or is swapped with another; an integer, alone or in a list,
-becomes one more, one less and negative; a bool is flipped; and an optional argument is left out, or becomes 0. Each
-such call comes right after a call with the same sizes and the first number, and that one is repeated afterwards. In
-float16, floats become larger and smaller than float16 holds. An operator may refuse a number; it must if the reference
-does.
+changed: a float becomes one that float32 does not hold, 0 and 1, or is swapped with another; an integer, alone or in a
+list, becomes one more, one less and negative; a bool is flipped; and an optional argument is left out, or becomes 0.
+Each such call comes right after a call with the same sizes and the first number, and that one is repeated afterwards.
+In float16, floats become larger and smaller than float16 holds. An operator may refuse a number; it must if the
+reference does, unless a float is 0 or 1.
 
 Cannot prove: anything about two changed numbers at once, except for swapped floats. `bad_input` asks for numbers that
 are invalid or huge.
@@ -45,6 +45,8 @@ _QUICK, _FULL = 3, 12
 _WHOLE, _REAL = ("int", "SymInt"), ("float", "Scalar")
 # A share of a number that float32 rounds away.
 _LITTLE = 1e-9 / 3
+# Numbers at which a formula may divide by zero, as by 1 - p.
+_SPECIAL = (0.0, 1.0)
 # So many samples are drawn in search of sizes that no call had before, from seeds that nothing else takes.
 _DRAWN, _FIRST_SEED = 20, 1 << 20
 
@@ -59,6 +61,7 @@ class _Changed:
         arguments: of the call.
         rounds: whether the number is one that float32 does not hold.
         swapped: whether two numbers have changed places.
+        special: whether the number is one that a definition may divide by, or treat by itself.
     """
 
     names: str
@@ -66,6 +69,7 @@ class _Changed:
     arguments: tuple[Any, ...]
     rounds: bool = False
     swapped: bool = False
+    special: bool = False
 
 
 def check(case: Case) -> None:
@@ -158,6 +162,9 @@ def _check_change(case: Case, call: Call, changed: _Changed, first: Any, *, coun
             # `bad_input` says which errors are clear.
             return None
         raise
+    if raised and changed.special:
+        # Python refuses to divide by 0 where a kernel gives infinity.
+        return None
     if raised:
         raise Mismatch(f"takes {changed.what}, which the reference refuses: {' '.join(raised.split())[:200]}")
     known = OwnError(
@@ -292,10 +299,12 @@ def _changes(call: Call) -> Iterator[_Changed]:
         if argument.optional:
             yield _Changed(argument.name, f"{argument.name} left out", replaced(arguments, place, None))
         # A zero is no missing number, though it is as false as None.
-        is_zeroed = argument.optional and type(value) in (int, float) and value
-        for other in (*_others(argument, value), *([0 * value] if is_zeroed else [])):
-            rounds = argument.kind in _REAL
-            yield _Changed(argument.name, f"{argument.name}={other!r}", replaced(arguments, place, other), rounds)
+        is_zeroed = argument.optional and type(value) is int and value
+        for other in (*_others(argument, value), *([0] if is_zeroed else [])):
+            is_real = argument.kind in _REAL
+            is_special = is_real and any(each in _SPECIAL for each in tree_leaves(other))
+            what, changed = f"{argument.name}={other!r}", replaced(arguments, place, other)
+            yield _Changed(argument.name, what, changed, rounds=is_real, special=is_special)
         if argument.kind in _REAL and isinstance(value, float):
             reals.append(place)
     for number, one in enumerate(reals):
@@ -319,7 +328,7 @@ def _others(argument: Argument, value: Any) -> Iterator[Any]:
     elif argument.kind in _WHOLE and isinstance(value, int):
         yield from dict.fromkeys((value + 1, value - 1, -value if value else -2))
     elif argument.kind in _REAL and isinstance(value, (int, float)):
-        yield from (each for each in (0.1, value + _LITTLE * (abs(value) or 1)) if each != value)
+        yield from (each for each in (0.1, value + _LITTLE * (abs(value) or 1), *_SPECIAL) if each != value)
 
 
 PROPERTY = Property(check, dtypes=(torch.float64,))

@@ -27,8 +27,7 @@ from torch import Tensor
 
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
-from torchgraft.checking.helpers.derived_calls import growing_together, kinds_of
-from torchgraft.checking.helpers.large_calls import enlarged, small_table, values_of
+from torchgraft.checking.helpers.large_calls import large_calls, values_of
 from torchgraft.checking.helpers.settings import on_threads
 from torchgraft.checking.property import Property
 from torchgraft.checking.tensors.compare import expect_equal
@@ -38,10 +37,10 @@ _THREADS = 8
 _CALLS = 6
 # Seconds after which Python may change to another thread: calls of microseconds would else follow each other.
 _SWITCH_SECONDS = 1e-5
-# How many threads make a large call at once, how often each of them at least and at most; how many samples grow, in how
-# many ways; and the seconds of all ways together.
+# How many threads make a large call at once, how often each of them at least and at most; how many samples grow, and
+# the seconds of all large calls of one.
 _LARGE_THREADS, _LEAST_CALLS, _MOST_CALLS = 3, 4, 40
-_SAMPLES, _WAYS = 3, 4
+_SAMPLES = 3
 _QUICK_SECONDS, _SECONDS = 0.3, 1.0
 _WHY = " from that of the same call made alone (calls made at once share a variable, such as a static buffer)"
 
@@ -69,13 +68,8 @@ def _switching_often() -> Iterator[None]:
 
 def _check_large(case: Case) -> None:
     """Makes calls that take long enough for threads to be inside of them at the same time."""
-    for sample in kinds_of(small_table(case), _SAMPLES):
-        call = case.call(sample)
-        ways = list(growing_together(call))[:_WAYS]
-        seconds = (_QUICK_SECONDS if case.quick else _SECONDS) / max(len(ways), 1)
-        for places in ways:
-            if (large := enlarged(call, places)) is not None:
-                case.each(partial(_check_large_call, large.words, seconds), [large.call.sample])
+    for large, share in large_calls(case, _SAMPLES, _QUICK_SECONDS if case.quick else _SECONDS):
+        case.each(partial(_check_large_call, large.words, share), [large.call.sample])
 
 
 def _check_large_call(words: str, seconds: float, call: Call) -> None:

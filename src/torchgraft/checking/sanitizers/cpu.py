@@ -16,7 +16,7 @@ from pathlib import Path
 from torchgraft.building import BuildError, MissingToolError, build_once
 from torchgraft.building.compile import Sanitizer
 from torchgraft.checking.jobs import Job, OnResult, OnStart, leave_out
-from torchgraft.checking.kernels import cpu_folder_of, sources_in
+from torchgraft.checking.kernels import kernel_folder_of, sources_in
 from torchgraft.checking.result import DIED, Failure, Result
 from torchgraft.checking.sanitizers.reports import explain_report
 from torchgraft.checking.workers import run_jobs
@@ -72,7 +72,7 @@ def run_on_cpu(
         on_start: see `run_jobs`.
         on_result: see `run_jobs`.
     """
-    folder, namespace = cpu_folder_of(jobs[0].operator), jobs[0].operator.namespace
+    folder, namespace = kernel_folder_of(jobs[0].operator, "cpu"), jobs[0].operator.namespace
     sources = [path for path in sources_in(folder) if path.suffix == ".cpp"]
     if not sources:
         return leave_out(jobs, f"there are no sources of CPU kernels, *.cpp, in {folder}", on_result)

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from torchgraft.checking.jobs import Job, OnResult, OnStart
-from torchgraft.checking.kernels import cpu_folder_of
+from torchgraft.checking.kernels import kernel_folder_of
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.result import Result
 from torchgraft.checking.sanitizers.cpu import CPU_TOOLS, run_on_cpu
@@ -53,14 +53,14 @@ def run_sanitized(
     groups: dict[tuple[str, Path], list[int]] = {}
     for number, job in enumerate(jobs):
         # All operators of a folder share a build; those of a namespace share a process of compute-sanitizer.
-        shared = cpu_folder_of(job.operator) if job.under in CPU_TOOLS else Path(job.operator.namespace)
+        shared = kernel_folder_of(job.operator, "cpu") if job.under in CPU_TOOLS else Path(job.operator.namespace)
         groups.setdefault((job.under, shared), []).append(number)
 
     results: dict[int, Result] = {}
     for (under, _), numbers in groups.items():
         chosen = [jobs[number] for number in numbers]
         if under in CPU_TOOLS:
-            on_step(f"building {cpu_folder_of(chosen[0].operator).name} for the {under}")
+            on_step(f"building {kernel_folder_of(chosen[0].operator, 'cpu').name} for the {under}")
             found = run_on_cpu(chosen, CPU_TOOLS[under], max(workers, 1), on_start, on_result)
         else:
             on_step(f"starting {under}")
