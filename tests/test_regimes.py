@@ -359,6 +359,37 @@ def test_a_sample_says_where_any_gradient_is_right_at_a_kink():
     assert ask(operator, ROWS, "gradient_regimes", kinks=lambda sample: False) == {}
 
 
+OF_KINKS = (Sample("kinks", (Drawn((7,), values=(-3.0, 3.0, 0.0, 1.0, -4.0, 4.0, -1.0)),)),)
+
+
+def with_hardswish_gradient(name, slope):
+    return declare(name, UNARY, hardswish, hardswish, lambda grad, input: (grad * slope(input),), shapes="... -> ...")
+
+
+def hardswish(input):
+    return input * (input + 3).clamp(0, 6) / 6
+
+
+def other_side(input):
+    return torch.where(input <= -3, 0.0, torch.where(input >= 3, 1.0, (2 * input + 3) / 6)).to(input.dtype)
+
+
+@pytest.mark.parametrize("asked", ["smoke", "gradient", "equal_sizes", "ranks", "limits"])
+def test_a_sample_says_so_to_each_property_that_compares_gradients(asked):
+    operator = with_hardswish_gradient(f"hardswish_{asked}", other_side)
+    assert ask(operator, OF_KINKS, asked)
+    assert ask(operator, OF_KINKS, asked, kinks=lambda sample: False) == {}
+
+
+@pytest.mark.parametrize(("place", "value"), [(-4, 0.5), (3, torch.inf)], ids=["beside_a_kink", "not_finite"])
+def test_where_kinks_are_free_a_gradient_is_right_elsewhere_and_finite(place, value):
+    def wrong(input):
+        return torch.where(input == place, value, other_side(input)).to(input.dtype)
+
+    operator = with_hardswish_gradient(f"hardswish_at_{abs(place)}", wrong)
+    assert ask(operator, OF_KINKS, "gradient", kinks=lambda sample: False)
+
+
 def test_a_kernel_that_takes_what_the_reference_refuses_is_wrong():
     def reference(input, by):
         if by > 2:
