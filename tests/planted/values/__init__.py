@@ -362,3 +362,12 @@ _plant(
     Samples(_LINES.table),
     gradient=_gradient_for_one,
 )
+_plant(
+    "returns_its_argument_unmoved",
+    "returns its argument itself where a number moves nothing",
+    "numbers",
+    "(Tensor input, int by) -> Tensor",
+    lambda input, by: input.roll(by, -1),
+    lambda input, by: input.roll(by, -1) if by % max(input.shape[-1], 1) else input,
+    Samples((Sample("two rows", (Drawn((2, 5)), 2)),)),
+)

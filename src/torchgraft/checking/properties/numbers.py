@@ -2,10 +2,10 @@
 
 Proves: on a few samples, in float64 if the operator has it, the result is that of the reference if one number is
 changed: a float becomes one that float32 does not hold, or is swapped with another; an integer, alone or in a list,
-becomes one more, one less and negative; a bool is flipped; and an optional argument is left out, or becomes 0. Each
-such call comes right after a call with the same sizes and the first number, and that one is repeated afterwards. In
-float16, floats become larger and smaller than float16 holds. An operator may refuse a number; it must if the reference
-does.
+becomes one more, one less, negative, 0 and the last size of the first tensor; a bool is flipped; and an optional
+argument is left out, or becomes 0. Each such call comes right after a call with the same sizes and the first number,
+and that one is repeated afterwards. No result shares memory with an argument. In float16, floats become larger and
+smaller than float16 holds. An operator may refuse a number; it must if the reference does.
 
 Cannot prove: anything about two changed numbers at once, except for swapped floats. `bad_input` asks for numbers that
 are invalid or huge.
@@ -33,12 +33,14 @@ from torchgraft.checking.case import Case
 from torchgraft.checking.helpers.derived_calls import Derived, ask, derived
 from torchgraft.checking.helpers.regimes import each_telling
 from torchgraft.checking.properties.gradient import check_gradient
+from torchgraft.checking.properties.inputs_and_outputs import expect_apart
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
-from torchgraft.checking.tensors.arguments import each_tensor, replaced
+from torchgraft.checking.tensors.arguments import each_tensor, replaced, tensors_of
 from torchgraft.checking.tensors.compare import Mismatch
 from torchgraft.checking.tensors.dtypes import in_float64
 from torchgraft.checking.tensors.own_error import OwnError, nearby_arguments
+from torchgraft.declaration.memory import NotOwnMemory
 from torchgraft.declaration.schema import Argument
 
 _QUICK, _FULL = 3, 12
@@ -149,8 +151,11 @@ def _check_change(case: Case, call: Call, changed: _Changed, first: Any, *, coun
         raised = f"{type(error).__name__}: {error}"
     # The number before, with the same sizes.
     call.function(*call.arguments)
+    given = each_tensor(Tensor.clone, changed.arguments)
     try:
-        found = call.function(*each_tensor(Tensor.clone, changed.arguments))
+        found = call.function(*given)
+    except NotOwnMemory as error:
+        raise Mismatch(f"with {changed.what}, {error}") from error
     except (ValueError, TypeError):
         return None
     except Exception:
@@ -160,6 +165,9 @@ def _check_change(case: Case, call: Call, changed: _Changed, first: Any, *, coun
         raise
     if raised:
         raise Mismatch(f"takes {changed.what}, which the reference refuses: {' '.join(raised.split())[:200]}")
+    results = tree_leaves(found)[len(tensors_of(call.written(given))) if call.declaration.mutates else 0 :]
+    filled = [[each for each in tensors_of(some) if each.numel()] for some in (results, given)]
+    expect_apart(*filled, f"with {changed.what}, ")
     known = OwnError(
         exact=wanted,
         own=own,
@@ -286,14 +294,16 @@ def _is_close(call: Call, found: Any, expected: Any) -> bool:
 def _changes(call: Call) -> Iterator[_Changed]:
     arguments, described = call.arguments, call.declaration.arguments
     reals = []
+    # By as many elements as there are, many an operator changes nothing.
+    size = next((each.shape[-1] for each in tensors_of(arguments) if each.dim()), 0)
     for place, (argument, value) in enumerate(zip(described, arguments, strict=True)):
         if value is None:
             continue
         if argument.optional:
             yield _Changed(argument.name, f"{argument.name} left out", replaced(arguments, place, None))
         # A zero is no missing number, though it is as false as None.
-        is_zeroed = argument.optional and type(value) in (int, float) and value
-        for other in (*_others(argument, value), *([0 * value] if is_zeroed else [])):
+        is_zeroed = argument.optional and argument.kind in _REAL and type(value) in (int, float) and value
+        for other in (*_others(argument, value, size), *([0 * value] if is_zeroed else [])):
             rounds = argument.kind in _REAL
             yield _Changed(argument.name, f"{argument.name}={other!r}", replaced(arguments, place, other), rounds)
         if argument.kind in _REAL and isinstance(value, float):
@@ -306,18 +316,25 @@ def _changes(call: Call) -> Iterator[_Changed]:
                 yield _Changed(names, f"{names} swapped", swapped, swapped=True)
 
 
-def _others(argument: Argument, value: Any) -> Iterator[Any]:
-    """Yields other values of a number, or of one number of a list."""
+def _others(argument: Argument, value: Any, size: int) -> Iterator[Any]:
+    """Yields other values of a number, or of one number of a list.
+
+    Args:
+        argument: that has the value.
+        value: a number, or a list of some.
+        size: of a tensor, which a whole number may be too.
+    """
     if argument.is_list:
         if argument.kind in (*_WHOLE, "float", "bool") and isinstance(value, (list, tuple)):
             alone = argument._replace(is_list=False)
             for place, each in enumerate(value):
-                for other in _others(alone, each):
+                for other in _others(alone, each, size):
                     yield list(replaced(value, place, other))
     elif isinstance(value, bool):
         yield not value
     elif argument.kind in _WHOLE and isinstance(value, int):
-        yield from dict.fromkeys((value + 1, value - 1, -value if value else -2))
+        others = dict.fromkeys((value + 1, value - 1, -value if value else -2, 0, size))
+        yield from (each for each in others if each != value)
     elif argument.kind in _REAL and isinstance(value, (int, float)):
         yield from (each for each in (0.1, value + _LITTLE * (abs(value) or 1)) if each != value)
 
