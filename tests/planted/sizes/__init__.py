@@ -263,6 +263,51 @@ _counting.plant(
 )
 
 
+# How often each whole number of four occurs, at each of its places.
+
+_SEEN = [0] * 4
+
+
+def _frequency(input: Tensor) -> Tensor:
+    return input.new_zeros(4).index_add(0, input, torch.ones_like(input))[input]
+
+
+def _with_kept_counts(input: Tensor, *, clears_first: bool) -> Tensor:
+    numbers = input.tolist()
+    if clears_first:
+        _SEEN[:] = [0] * 4
+    for number in numbers:
+        if not 0 <= number < len(_SEEN):
+            raise ValueError(f"frequency: input must hold numbers from 0 to 3, got {number}")
+        _SEEN[number] += 1
+    output = torch.tensor([_SEEN[number] for number in numbers], dtype=torch.int64)
+    _SEEN[:] = [0] * 4
+    return output
+
+
+_frequencies = _Kind(
+    "(Tensor input) -> Tensor",
+    Samples(
+        [
+            Sample("one number", (Drawn((1,), dtype=torch.int64, high=4),)),
+            Sample("nine numbers", (Drawn((9,), dtype=torch.int64, high=4),)),
+        ]
+    ),
+    reference=_frequency,
+    shapes="n -> n",
+    gradient=None,
+    dtypes=(torch.int64,),
+    kernels={"cpu": (torch.int64,)},
+)
+_frequencies.control("frequency", lambda input: _with_kept_counts(input, clears_first=True))
+_frequencies.plant(
+    "dirty_frequency",
+    "leaves counts of a call that it refuses to the next one",
+    "bad_input",
+    lambda input: _with_kept_counts(input, clears_first=False),
+)
+
+
 # Columns taken again or left out, so that there are as many as somebody wants.
 
 

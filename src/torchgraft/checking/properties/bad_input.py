@@ -4,7 +4,9 @@ Proves: each argument in turn gets a wrong type, rank, size, dtype or device; nu
 larger than float32 holds; and the call gets too few or too many arguments. If the reference raises an error, the
 operator raises a ValueError or TypeError that names the operator; called through `torch.ops`, it raises at least an
 error. If the reference returns a result, the operator returns the same result or raises such an error. Kernels of the
-operator also refuse a tensor whose storage was freed, in whole or in part. No such call ends the process.
+operator also refuse a tensor whose storage was freed, in whole or in part. No such call ends the process. After
+each one that was refused, a call that is right gives the same results as before, also where a sample has several
+elements and the last is wrong.
 
 Cannot prove: anything about two wrong arguments at once, or about results for huge numbers if the reference needs more
 memory or time than this check allows.
@@ -36,6 +38,7 @@ from torch.utils._pytree import tree_leaves
 from torchgraft.checking.adopting.adopted import Adopted
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.after_refusals import expect_as_before
 from torchgraft.checking.kernels import claims_kernel
 from torchgraft.checking.property import COMPILER, Property
 from torchgraft.checking.tensors.arguments import each_tensor, replaced, tensors_of
@@ -83,6 +86,7 @@ def check(case: Case) -> None:
     """See the module."""
     with memory_bounded(case.device):
         case.each(lambda call: _check_call(case, call), smallest_samples(case))
+        case.each(lambda call: _check_after_refusals(case, call), _telling_samples(case))
 
 
 def smallest_samples(case: Case) -> list[Sample]:
@@ -106,6 +110,34 @@ def _check_call(case: Case, call: Call) -> None:
         for wrong in freed(call):
             # The reference is not asked: it may be of those that read what is gone.
             _check_mistake(case, call, wrong, _Verdict())
+
+
+def _telling_samples(case: Case) -> list[Sample]:
+    """The smallest sample, and a larger one, of which a kernel has read a part before it finds a mistake at the end."""
+    small = case.table(empty=False, small=True)
+    return list({sample.name: sample for sample in (small[0], small[-1])}.values())
+
+
+def _check_after_refusals(case: Case, call: Call) -> None:
+    """Repeats a good call after each refused one: scratch that is kept may stay as the refused one has left it."""
+    expected, summed = call.expected(), call.summed * call.sample.elements
+    try:
+        call.expect_close(call.function(*call.arguments), expected, summed=summed)
+    except Mismatch:
+        # `value` says so.
+        return
+    for wrong in mistakes(call):
+        # Huge numbers take long, and a GPU may not be asked what the reference refuses for its values.
+        if wrong.is_huge or len(wrong.arguments) != len(call.declaration.arguments):
+            continue
+        if call.device.type == "cuda" and any(is_whole(each.dtype) for each in tensors_of(wrong.arguments)):
+            continue
+        case.progress(f"{wrong.what}, and then a call that is right, of sample {call.sample.name!r}")
+        with _time_bounded():
+            try:
+                call.operator.call(*_unshared(call.operator, wrong.arguments))
+            except Exception:
+                expect_as_before(call, expected, wrong.what, summed)
 
 
 # The mistakes

@@ -5,7 +5,8 @@ changed: a float becomes one that float32 does not hold, or is swapped with anot
 becomes one more, one less, negative, 0 and the last size of the first tensor; a bool is flipped; and an optional
 argument is left out, or becomes 0. Each such call comes right after a call with the same sizes and the first number,
 and that one is repeated afterwards. No result shares memory with an argument. In float16, floats become larger and
-smaller than float16 holds. An operator may refuse a number; it must if the reference does.
+smaller than float16 holds. An operator may refuse a number; it must if the reference does, and the call with the first
+number has its results after that too.
 
 Cannot prove: anything about two changed numbers at once, except for swapped floats. `bad_input` asks for numbers that
 are invalid or huge.
@@ -30,6 +31,7 @@ from torch.utils._pytree import tree_leaves
 from torchgraft.checking.adopting.adopted import Adopted
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.after_refusals import expect_as_before
 from torchgraft.checking.helpers.derived_calls import Derived, ask, derived
 from torchgraft.checking.helpers.regimes import each_telling
 from torchgraft.checking.properties.gradient import check_gradient
@@ -40,7 +42,7 @@ from torchgraft.checking.tensors.arguments import each_tensor, replaced, tensors
 from torchgraft.checking.tensors.compare import Mismatch
 from torchgraft.checking.tensors.dtypes import in_float64
 from torchgraft.checking.tensors.own_error import OwnError, nearby_arguments
-from torchgraft.declaration.memory import NotOwnMemory
+from torchgraft.declaration.memory import NotOwnMemoryError
 from torchgraft.declaration.schema import Argument
 
 _QUICK, _FULL = 3, 12
@@ -89,6 +91,8 @@ def _check_call(case: Case, call: Call) -> None:
     for changed in _changes(call):
         case.progress(f"{changed.what} of sample {call.sample.name!r}")
         found = _check_change(case, call, changed, first, counts=changed.names in counted)
+        if found is None:
+            expect_as_before(call, expected, changed.what)
         if found is not None and not _are_equal(found, first):
             if changed.names not in counted and call.leaf_names:
                 ask(case, [_as_derived(call, changed)], (check_gradient,), "")
@@ -154,7 +158,7 @@ def _check_change(case: Case, call: Call, changed: _Changed, first: Any, *, coun
     given = each_tensor(Tensor.clone, changed.arguments)
     try:
         found = call.function(*given)
-    except NotOwnMemory as error:
+    except NotOwnMemoryError as error:
         raise Mismatch(f"with {changed.what}, {error}") from error
     except (ValueError, TypeError):
         return None
