@@ -63,6 +63,7 @@ class _Changed:
         arguments: of the call.
         rounds: whether the number is one that float32 does not hold.
         swapped: whether two numbers have changed places.
+        is_whole: whether the number is an integer or a flag.
     """
 
     names: str
@@ -70,6 +71,7 @@ class _Changed:
     arguments: tuple[Any, ...]
     rounds: bool = False
     swapped: bool = False
+    is_whole: bool = False
 
 
 def check(case: Case) -> None:
@@ -179,6 +181,7 @@ def _check_change(case: Case, call: Call, changed: _Changed, first: Any, *, coun
         dtype=call.precision,
         summed=call.summed,
         roundings=2 if call.precision == call.dtype else 2 + math.isqrt(call.summed),
+        nan_counts=changed.is_whole and call.samples.non_finite(call.sample),
     )
     what = f"the result of {changed.what}"
     worse = known.worst(found, what)
@@ -192,7 +195,7 @@ def _check_change(case: Case, call: Call, changed: _Changed, first: Any, *, coun
     elif same:
         cause = _why_same(case, call, changed)
     elif changed.swapped:
-        cause = f"{what} is wrong: the two are taken for each other, or only one of them is used"
+        cause = f"{what} is wrong{_of_swapped(call, changed, found)}"
     elif ignored := _ignored(call, changed, found):
         cause = (
             f"ignores {ignored[0]} with {changed.what}: the result is that of {ignored[0]}={ignored[1]!r}, its default"
@@ -206,6 +209,19 @@ def _check_change(case: Case, call: Call, changed: _Changed, first: Any, *, coun
 def _are_equal(found: Any, other: Any) -> bool:
     pairs = zip(tree_leaves(found), tree_leaves(other), strict=False)
     return all(one is None or (one.shape == two.shape and torch.equal(one, two)) for one, two in pairs)
+
+
+def _of_swapped(call: Call, changed: _Changed, found: Any) -> str:
+    """The cause, where the result is that of other numbers: of both in the order before, or of one for both."""
+    before = call.arguments
+    one, other = (place for place, value in enumerate(changed.arguments) if not _is_alike(value, before[place]))
+    if _is_close_to_reference(call, before, found):
+        return ": the two are taken for each other"
+    for kept, lost in ((one, other), (other, one)):
+        value = changed.arguments[kept]
+        if _is_close_to_reference(call, replaced(changed.arguments, lost, value), found):
+            return f": {call.declaration.arguments[kept].name} is used for both"
+    return ""
 
 
 def _rounded_to(call: Call, changed: _Changed, found: Any) -> str:
@@ -309,7 +325,9 @@ def _changes(call: Call) -> Iterator[_Changed]:
         is_zeroed = argument.optional and argument.kind in _REAL and type(value) in (int, float) and value
         for other in (*_others(argument, value, size), *([0 * value] if is_zeroed else [])):
             rounds = argument.kind in _REAL
-            yield _Changed(argument.name, f"{argument.name}={other!r}", replaced(arguments, place, other), rounds)
+            is_whole = argument.kind in (*_WHOLE, "bool")
+            what = f"{argument.name}={other!r}"
+            yield _Changed(argument.name, what, replaced(arguments, place, other), rounds, is_whole=is_whole)
         if argument.kind in _REAL and isinstance(value, float):
             reals.append(place)
     for number, one in enumerate(reals):
