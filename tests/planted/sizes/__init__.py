@@ -232,6 +232,38 @@ _packed.plant(
 )
 
 
+def _one_border_at_a_time(input: Tensor, cu_seqlens: Tensor) -> Tensor:
+    borders, found = cu_seqlens.tolist(), [0]
+    following = iter(borders[1:])
+    border = next(following, None)
+    for position in range(borders[-1]):
+        if position == border:
+            found.append(position)
+            border = next(following, None)
+    return _by_sequence(input, [*found, borders[-1]])
+
+
+_few_packed = _Kind(
+    "(Tensor input, Tensor cu_seqlens) -> Tensor",
+    Samples(
+        [
+            Sample("one sequence", _packed_call(Packed((6,)))),
+            Sample("three sequences", _packed_call(Packed((2, 3, 4)))),
+        ],
+        summed=lambda input, cu_seqlens: max(len(input), 1),
+    ),
+    reference=_running_sum,
+    shapes="positions columns, _ -> positions columns",
+    dtypes={"input": _FLOATS, "cu_seqlens": (torch.int32,)},
+)
+_few_packed.plant(
+    "one_border_at_a_time",
+    "steps over one border at each position, and a packed sequence is empty",
+    "borders",
+    _one_border_at_a_time,
+)
+
+
 # How often each whole number occurs.
 
 
