@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import max_pool1d
 
 from planted import kernels
 from planted.bug import Bug
@@ -373,4 +374,40 @@ _resizing.plant(
     "computes a place in float32, which is less than a whole number in some sizes",
     "sizes",
     _with_float_places,
+)
+
+
+# The largest element of each window, the last of which may lie over the end, and begins before it.
+
+
+def _windows(size: int, kernel: int, stride: int) -> int:
+    return -(-(size - kernel) // stride) + 1
+
+
+def _largest_of_windows(input: Tensor, kernel: int, stride: int) -> Tensor:
+    if not 0 < kernel <= input.shape[-1] or stride < 1:
+        raise ValueError(f"windows: kernel must be 1 to {input.shape[-1]}, and stride positive, got {kernel}, {stride}")
+    return max_pool1d(input[None], kernel, stride, ceil_mode=True)[0]
+
+
+def _with_windows_behind_the_end(input: Tensor, kernel: int, stride: int) -> Tensor:
+    found = _largest_of_windows(input, kernel, stride)
+    more = _windows(input.shape[-1], kernel, stride) - found.shape[-1]
+    return torch.cat([found, found.new_full((*found.shape[:-1], more), -torch.inf)], -1)
+
+
+_pooling = _Kind(
+    "(Tensor input, int kernel, int stride) -> Tensor",
+    Samples([Sample("pairs", (Drawn((2, 7)), 2, 2)), Sample("overlapping", (Drawn((2, 9)), 3, 2))]),
+    reference=_largest_of_windows,
+    dtypes=_FLOATS,
+)
+_pooling.plant(
+    "windows_behind_the_end",
+    "has a window behind the end for some strides, and declares so",
+    "sizes",
+    _with_windows_behind_the_end,
+    output=lambda input, kernel, stride: input.new_empty(
+        (*input.shape[:-1], _windows(input.shape[-1], kernel, stride))
+    ),
 )

@@ -172,8 +172,8 @@ def _check_change(case: Case, call: Call, changed: _Changed, first: Any, *, coun
     if raised:
         raise Mismatch(f"takes {changed.what}, which the reference refuses: {' '.join(raised.split())[:200]}")
     results = tree_leaves(found)[len(tensors_of(call.written(given))) if call.declaration.mutates else 0 :]
-    filled = [[each for each in tensors_of(some) if each.numel()] for some in (results, given)]
-    expect_apart(*filled, f"with {changed.what}, ")
+    made, taken = ([each for each in tensors_of(some) if each.numel()] for some in (results, given))
+    expect_apart(made, taken, f"with {changed.what}, ")
     known = OwnError(
         exact=wanted,
         own=own,
