@@ -235,6 +235,16 @@ def test_what_holds_ends_with_zero_and_pure_json(folder):
     assert "every property holds: 4 passed" in result.stderr
 
 
+def test_what_the_chosen_dtypes_leave_out_is_said(folder):
+    target = f"{folder.name}.operator:good"
+    asked = ["--property", "value", "--property", "second_gradient", "--device", "cpu", "--workers", 0]
+    result = run(target, *asked, "--dtype", "float32", "--json", "-")
+    assert result.exit_code == 0, result.output
+    assert read_document("check", result.stdout)["not_asked"] == ["second_gradient"]
+    assert "left out by --dtype, as they are asked in other dtypes: second_gradient" in result.stderr
+    assert "every property that was asked holds: 1 passed" in result.stderr
+
+
 @pytest.fixture(autouse=True)
 def _importable(folder, monkeypatch):
     monkeypatch.syspath_prepend(str(folder.parent))

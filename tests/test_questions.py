@@ -505,3 +505,26 @@ def test_an_error_of_several_roundings_is_a_remark(is_rounded_once):
     assert report.passed, str(report)
     remarks = [name for result in report.results for name in result.facts]
     assert remarks == ([] if is_rounded_once else ["errors of one rounding"])
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "cause"),
+    [
+        ("of_the_larger", lambda low, high: (low, low) if low > 1 else (low, high), "wrong: low is used for both;"),
+        ("of_a_third_thing", lambda low, high: (low, high * (1.5 if low > 1 else 1)), "swapped is wrong;"),
+    ],
+)
+def test_of_swapped_numbers_a_cause_is_named_only_where_it_is_one(name, wrong, cause):
+    def line(input, low, high):
+        return input * low + high
+
+    operator = _declare(
+        f"line_{name}(Tensor input, float low, float high) -> Tensor",
+        lambda input, low, high: line(input, *wrong(low, high)),
+        reference=line,
+        dtypes=(torch.float64,),
+        gradient=None,
+    )
+    samples = Samples([Sample("a row", (Drawn((5,)), 0.25, 2.0))])
+    message = _message(operator, samples, "numbers")
+    assert cause in message

@@ -184,6 +184,8 @@ CAUSES = {
     "ignores_a_flag": "ignores negative, or keeps something",
     "mistakes_the_sign_of_an_integer": "takes by=-2 for the number before",
     "keeps_what_is_left_out": "ignores that bias is left out, or keeps it from an earlier call",
+    "returns_its_argument_unmoved": "with by=0, returns_its_argument_unmoved: result 0 of the kernel",
+    "mean_of_none": "the result is 0.0 for group all equal to its smallest, where the reference gives NaN",
 }
 
 
@@ -367,6 +369,37 @@ def test_a_sample_says_where_any_gradient_is_right_at_a_kink():
     assert ask(operator, ROWS, "gradient_regimes", kinks=lambda sample: False) == {}
 
 
+OF_KINKS = (Sample("kinks", (Drawn((7,), values=(-3.0, 3.0, 0.0, 1.0, -4.0, 4.0, -1.0)),)),)
+
+
+def with_hardswish_gradient(name, slope):
+    return declare(name, UNARY, hardswish, hardswish, lambda grad, input: (grad * slope(input),), shapes="... -> ...")
+
+
+def hardswish(input):
+    return input * (input + 3).clamp(0, 6) / 6
+
+
+def other_side(input):
+    return torch.where(input <= -3, 0.0, torch.where(input >= 3, 1.0, (2 * input + 3) / 6)).to(input.dtype)
+
+
+@pytest.mark.parametrize("asked", ["smoke", "gradient", "equal_sizes", "ranks", "limits"])
+def test_a_sample_says_so_to_each_property_that_compares_gradients(asked):
+    operator = with_hardswish_gradient(f"hardswish_{asked}", other_side)
+    assert ask(operator, OF_KINKS, asked)
+    assert ask(operator, OF_KINKS, asked, kinks=lambda sample: False) == {}
+
+
+@pytest.mark.parametrize(("place", "value"), [(-4, 0.5), (3, torch.inf)], ids=["beside_a_kink", "not_finite"])
+def test_where_kinks_are_free_a_gradient_is_right_elsewhere_and_finite(place, value):
+    def wrong(input):
+        return torch.where(input == place, value, other_side(input)).to(input.dtype)
+
+    operator = with_hardswish_gradient(f"hardswish_at_{abs(place)}", wrong)
+    assert ask(operator, OF_KINKS, "gradient", kinks=lambda sample: False)
+
+
 def test_a_kernel_that_takes_what_the_reference_refuses_is_wrong():
     def reference(input, by):
         if by > 2:
@@ -432,7 +465,7 @@ def test_a_zero_is_no_missing_number_and_the_kernel_is_at_fault():
 
 def test_optional_tensors_are_no_numbers():
     def added(input, other):
-        return input if other is None else input + other
+        return input.clone() if other is None else input + other
 
     operator = declare("optional_tensor", "(Tensor input, Tensor? other=None) -> Tensor", added, added)
     assert ask(operator, (Sample("two", (Drawn((2,)), Drawn((2,)))),), "numbers") == {}

@@ -266,7 +266,9 @@ def run_and_report(
     unfinished = len(every) - len(results)
     left_out = find_left_out(every, results, operators)
     lines = find_unreached_lines(every, results) if find_lines_unreached and not unfinished else ()
-    report = CheckReport((*results, *unreached), environments, seed, quick, unfinished, left_out, lines)
+    report = CheckReport(
+        (*results, *unreached), environments, seed, quick, unfinished, left_out, lines, tuple(plan.not_asked)
+    )
     try:
         print_report(console, live.board, report, time.monotonic() - started)
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -61,6 +61,19 @@ class Selection:
             quick=self.quick,
             only=self.sample,
         )
+
+    def left_out_by_dtypes(self, subjects: Sequence[Subject], devices: Sequence[str]) -> tuple[str, ...]:
+        """Finds the properties that an operator would be asked on a device if no dtypes were named."""
+        if not self.dtypes:
+            return ()
+        asked, every = (
+            {(job.property_name, job.operator.qualified_name, job.device): None for job in each}
+            for each in (
+                self.make_jobs(subjects, devices),
+                replace(self, dtypes=()).make_jobs(subjects, devices),
+            )
+        )
+        return tuple(dict.fromkeys(job[0] for job in every if job not in asked))
 
 
 @dataclass(frozen=True)
@@ -137,10 +150,12 @@ class Plan:
     Attributes:
         jobs: that run as calls do.
         again: that run under sanitizers, in the emulator, or that a compiler alone takes.
+        not_asked: the properties that the chosen dtypes leave out, as they are asked in others.
     """
 
     jobs: Sequence[Job]
     again: Sequence[Job] = ()
+    not_asked: Sequence[str] = ()
 
     def prepare_folders(self) -> None:
         """Ends with one line if kernels must be built and the cache cannot be written to."""
@@ -191,7 +206,8 @@ def make_plan(
         raise LookupError("there is nothing to check: no property applies to this device and dtype")
     if ways.forces:
         jobs = make_kernel_jobs(jobs, ways.kernels)
-    return Plan(jobs, [*(sanitized(jobs) if ways.sanitize else ()), *extra])
+    not_asked = () if ways.stress is not None else selection.left_out_by_dtypes(subjects, devices)
+    return Plan(jobs, [*(sanitized(jobs) if ways.sanitize else ()), *extra], not_asked)
 
 
 @contextmanager

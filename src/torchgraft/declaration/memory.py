@@ -17,10 +17,14 @@ from torchgraft.declaration.results import as_tuple
 from torchgraft.declaration.schema import tensors_in
 
 
+class NotOwnMemoryError(ValueError):
+    """The finding that a result is no new tensor: no refusal of the arguments, though a ValueError too."""
+
+
 def expect_own_memory(
     operator: str, source: str, results: Any, arguments: Sequence[Any], *, of_kernel: bool = False
 ) -> None:
-    """Raises ValueError if a result shares memory, or if sizes, strides and dtype do not describe all of it.
+    """Raises NotOwnMemoryError if a result shares memory, or if sizes, strides and dtype do not describe all of it.
 
     A compiler reuses memory as soon as nothing reads it, and does not see that a result shares it. It knows a result
     only by its sizes, strides and dtype. So a result must not have a conjugate or negative bit, require a gradient, be
@@ -43,7 +47,7 @@ def expect_own_memory(
             # It shares no element; `unkept` copies it.
             problem = _problem(result, ()) or _problem_of_memory(result, ())
         if problem:
-            raise ValueError(
+            raise NotOwnMemoryError(
                 f"{operator}: result {number} of {source} {problem}. It must be a new tensor, as torch.empty_like and"
                 " clone() make one"
             )

@@ -83,7 +83,9 @@ _PACKED = {
     "a length that no vector has, and one more than a warp": Packed((7, 33, 2)),
     "more than two blocks of 128, and a short one": Packed((2, 257, 3)),
     "more sequences than a block of 128 has threads": Packed((1, 2) * 65),
-    "a sequence of no length in the middle": Packed((3, 0, 2)),
+    # Who steps over one border at each position goes wrong only behind the next one.
+    "a sequence of no length in the middle": Packed((3, 0, 2, 1)),
+    "two of no length in a row": Packed((2, 0, 0, 1, 3)),
     "sequences of no length at both ends": Packed((0, 0, 4, 2, 0)),
     "padding behind the last": Packed((3, 2), padding=3),
     "padding behind one of no length": Packed((2, 0), padding=1),

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import max_pool1d
 
 from planted import kernels
 from planted.bug import Bug
@@ -332,6 +333,38 @@ _stepped.plant(
 )
 
 
+def _one_border_at_a_time(input: Tensor, cu_seqlens: Tensor) -> Tensor:
+    borders, found = cu_seqlens.tolist(), [0]
+    following = iter(borders[1:])
+    border = next(following, None)
+    for position in range(borders[-1]):
+        if position == border:
+            found.append(position)
+            border = next(following, None)
+    return _by_sequence(input, [*found, borders[-1]])
+
+
+_few_packed = _Kind(
+    "(Tensor input, Tensor cu_seqlens) -> Tensor",
+    Samples(
+        [
+            Sample("one sequence", _packed_call(Packed((6,)))),
+            Sample("three sequences", _packed_call(Packed((2, 3, 4)))),
+        ],
+        summed=lambda input, cu_seqlens: max(len(input), 1),
+    ),
+    reference=_running_sum,
+    shapes="positions columns, _ -> positions columns",
+    dtypes={"input": _FLOATS, "cu_seqlens": (torch.int32,)},
+)
+_few_packed.plant(
+    "one_border_at_a_time",
+    "steps over one border at each position, and a packed sequence is empty",
+    "borders",
+    _one_border_at_a_time,
+)
+
+
 # How often each whole number occurs.
 
 
@@ -360,6 +393,51 @@ _counting.plant(
     "counts in 16 bits, and many numbers are equal",
     "limits",
     lambda input, bins: torch.bincount(input, minlength=bins) % 2**16,
+)
+
+
+# How often each whole number of four occurs, at each of its places.
+
+_SEEN = [0] * 4
+
+
+def _frequency(input: Tensor) -> Tensor:
+    return input.new_zeros(4).index_add(0, input, torch.ones_like(input))[input]
+
+
+def _with_kept_counts(input: Tensor, *, clears_first: bool) -> Tensor:
+    numbers = input.tolist()
+    if clears_first:
+        _SEEN[:] = [0] * 4
+    for number in numbers:
+        if not 0 <= number < len(_SEEN):
+            raise ValueError(f"frequency: input must hold numbers from 0 to 3, got {number}")
+        _SEEN[number] += 1
+    output = torch.tensor([_SEEN[number] for number in numbers], dtype=torch.int64)
+    _SEEN[:] = [0] * 4
+    return output
+
+
+_frequencies = _Kind(
+    "(Tensor input) -> Tensor",
+    Samples(
+        [
+            Sample("one number", (Drawn((1,), dtype=torch.int64, high=4),)),
+            Sample("nine numbers", (Drawn((9,), dtype=torch.int64, high=4),)),
+        ]
+    ),
+    reference=_frequency,
+    shapes="n -> n",
+    gradient=None,
+    dtypes=(torch.int64,),
+    kernels={"cpu": (torch.int64,)},
+)
+_frequencies.control("frequency", lambda input: _with_kept_counts(input, clears_first=True))
+_frequencies.plant(
+    "dirty_frequency",
+    "leaves counts of a call that it refuses to the next one",
+    "bad_input",
+    lambda input: _with_kept_counts(input, clears_first=False),
 )
 
 
@@ -396,4 +474,40 @@ _resizing.plant(
     "computes a place in float32, which is less than a whole number in some sizes",
     "sizes",
     _with_float_places,
+)
+
+
+# The largest element of each window, the last of which may lie over the end, and begins before it.
+
+
+def _windows(size: int, kernel: int, stride: int) -> int:
+    return -(-(size - kernel) // stride) + 1
+
+
+def _largest_of_windows(input: Tensor, kernel: int, stride: int) -> Tensor:
+    if not 0 < kernel <= input.shape[-1] or stride < 1:
+        raise ValueError(f"windows: kernel must be 1 to {input.shape[-1]}, and stride positive, got {kernel}, {stride}")
+    return max_pool1d(input[None], kernel, stride, ceil_mode=True)[0]
+
+
+def _with_windows_behind_the_end(input: Tensor, kernel: int, stride: int) -> Tensor:
+    found = _largest_of_windows(input, kernel, stride)
+    more = _windows(input.shape[-1], kernel, stride) - found.shape[-1]
+    return torch.cat([found, found.new_full((*found.shape[:-1], more), -torch.inf)], -1)
+
+
+_pooling = _Kind(
+    "(Tensor input, int kernel, int stride) -> Tensor",
+    Samples([Sample("pairs", (Drawn((2, 7)), 2, 2)), Sample("overlapping", (Drawn((2, 9)), 3, 2))]),
+    reference=_largest_of_windows,
+    dtypes=_FLOATS,
+)
+_pooling.plant(
+    "windows_behind_the_end",
+    "has a window behind the end for some strides, and declares so",
+    "sizes",
+    _with_windows_behind_the_end,
+    output=lambda input, kernel, stride: input.new_empty(
+        (*input.shape[:-1], _windows(input.shape[-1], kernel, stride))
+    ),
 )

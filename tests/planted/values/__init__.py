@@ -439,3 +439,47 @@ _plant(
     Samples(_LINES.table),
     gradient=_gradient_for_one,
 )
+_plant(
+    "returns_its_argument_unmoved",
+    "returns its argument itself where a number moves nothing",
+    "numbers",
+    "(Tensor input, int by) -> Tensor",
+    lambda input, by: input.roll(by, -1),
+    lambda input, by: input.roll(by, -1) if by % max(input.shape[-1], 1) else input,
+    Samples((Sample("two rows", (Drawn((2, 5)), 2)),)),
+)
+
+
+# The mean of the elements whose number is not the one that is left out.
+
+
+def _mean_of_others(input: Tensor, group: Tensor, left_out: int) -> Tensor:
+    counts = group != left_out
+    return (input * counts).sum() / counts.sum()
+
+
+def _mean_of_one_at_least(input: Tensor, group: Tensor, left_out: int) -> Tensor:
+    counts = group != left_out
+    return (input * counts).sum() / counts.sum().clamp(min=1)
+
+
+_MEAN_OF_OTHERS: dict[str, Any] = {
+    "signature": "(Tensor input, Tensor group, int left_out=0) -> Tensor",
+    "reference": _mean_of_others,
+    "asked": Samples(
+        (Sample("nine elements", (Drawn((9,)), Drawn((9,), dtype=torch.int64, values=(1.0, 0.0, 2.0)))),),
+        summed=lambda input, group, left_out: input.numel(),
+    ),
+    "dtypes": {"input": (torch.float64, torch.float32), "group": (torch.int64,)},
+    "kernels": {"cpu": (torch.float64, torch.float32)},
+    "output": lambda input, group, left_out: input.new_empty(()),
+    "gradient": "reference",
+}
+CONTROLS.append(_declare("mean_of_others", kernel=_mean_of_others, **_MEAN_OF_OTHERS))
+_plant(
+    "mean_of_none",
+    "gives zero for the mean of no element, which is NaN",
+    "value_regimes",
+    kernel=_mean_of_one_at_least,
+    **_MEAN_OF_OTHERS,
+)

@@ -30,6 +30,8 @@ from torchgraft.sampling import Sample
 _SAMPLES = 4
 # Sizes and numbers are as likely small as large.
 _MOST, _FEW = 130, 8
+# The share of calls in which a number changes and nothing else does.
+_ALONE = 0.15
 _ELEMENTS = 1 << 13
 # The most calls of a property, and the seconds of its thread after which there are no more. A slow machine asks as many
 # as are enough for most mistakes, as long as they take no more than these seconds.
@@ -105,10 +107,17 @@ class _Drawing:
         self._taken += is_right is not None
         if is_right is False and is_taken_on_cpu(other.call):
             ask(self._case, [other], (self._check,), "")
+        elif is_right is False and changed.keys() <= self._numbers.keys():
+            # The tensors are those of a sample, so a result of another size than the reference's is wrong.
+            ask(self._case, [other], (self._check,), "", refusals=(Exception,))
         return is_right is not None
 
     def _draw(self) -> dict[SizePlace, int]:
         random, most = self._random, _MOST
+        if self._numbers and random.random() < _ALONE:
+            place = random.choice(list(self._numbers))
+            number = self._drawn(self._numbers[place], random.choice((_FEW, _MOST)), changes_all=True)
+            return {} if number == self._numbers[place] else {place: number}
         changes_all = random.random() < 0.7
         by_size = {size: self._drawn(size, most, changes_all=changes_all) for size in sorted({*self._sizes.values()})}
         while (drawn := self._elements(by_size)) > _ELEMENTS and most > 1:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.call import Call
-from torchgraft.checking.tensors.arguments import each_tensor
+from torchgraft.checking.tensors.arguments import each_tensor, tensors_of
 from torchgraft.checking.tensors.compare import Mismatch
 from torchgraft.checking.tensors.dtypes import in_float64
 from torchgraft.checking.tensors.gradients import leaves_of, randn_like
@@ -20,6 +20,8 @@ CLOSE = 1e-4
 _SHARE = 0.01
 # The most elements of which the derivatives on both sides are computed.
 _ELEMENTS = 64
+# In so many directions, and back, elements move in search of kinks.
+_TURNS = 4
 
 
 def check_unless_at_kink(call: Call, check: Callable[[Call, Callable[..., Any] | None], None]) -> None:
@@ -102,6 +104,57 @@ def divides_otherwise(
         if not least - slack <= value <= most + slack:
             return False
     return True
+
+
+def is_right_between_kinks(
+    call: Call, number: int, found: Tensor, expected: Tensor, output_grads: Sequence[Tensor], close: Callable[..., None]
+) -> bool:
+    """Whether a gradient is finite, and that of the reference wherever the reference does not bend.
+
+    That is all that is asked of a sample of which `Samples(kinks=...)` says that any gradient is right at a kink.
+
+    Args:
+        call: of the operator.
+        number: of the tensor among those that have gradients.
+        found: the gradient.
+        expected: that of the reference, in float64.
+        output_grads: the incoming gradients.
+        close: compares a gradient with the expected one, and raises a Mismatch.
+    """
+    if call.samples.kinks(call.sample) or found.shape != expected.shape or not found.isfinite().all():
+        return False
+    bends = _bends(call, number, expected, output_grads)
+    try:
+        close(torch.where(bends, expected.to(found.dtype), found), expected)
+    except Mismatch:
+        return False
+    return True
+
+
+def _bends(call: Call, number: int, expected: Tensor, output_grads: Sequence[Tensor]) -> Tensor:
+    """Where the gradient of the reference in float64 jumps, if every element moves by a step, or by one back.
+
+    In some turns all elements move in one direction, in others each in one of its own, which parts equal ones.
+    """
+    exact, generator = in_float64(call.arguments), call.generator()
+    is_leaf = [has_gradient for _, _, has_gradient in call.named_tensors(exact)]
+    bends = torch.zeros(expected.shape, dtype=torch.bool, device=expected.device)
+    for turn in range(_TURNS):
+        ways = [torch.randint(0, 2, each.shape, generator=generator) * 2.0 - 1 for each in tensors_of(exact)]
+        ways = [torch.ones_like(each) if turn == 0 else each for each in ways]
+
+        def moved(step: float, ways: Sequence[Tensor] = ways) -> Tensor:
+            steps = iter(zip(ways, is_leaf, strict=True))
+
+            def change(tensor: Tensor) -> Tensor:
+                way, may_move = next(steps)
+                return tensor + step * way.to(tensor.device) if may_move else tensor
+
+            return call.expected_gradients(output_grads, each_tensor(change, exact))[number]
+
+        one, other = moved(_STEP), moved(-_STEP)
+        bends |= (one - other).abs() > CLOSE * (1 + one.abs() + other.abs())
+    return bends
 
 
 def sums_along_ties(

@@ -41,7 +41,9 @@ def explained(
     names = _names(call, unit)
     subject = f"{names} {regime.values}"
     is_lost = worse.kind == "not finite"
-    if regime.kind == "large":
+    if worse.kind == "number":
+        cause = f"{worse.what} is {worse.found} for {subject}, where the reference gives NaN, as 0/0 is"
+    elif regime.kind == "large":
         cause = _of_large(call, unit, regime, arguments, worse, ask)
     elif worse.kind == "integer":
         ties = _TIES.get(regime.kind, "")
@@ -77,7 +79,8 @@ def explained(
         }[regime.kind]
         cause = f"{division} for {what} in {names}: {worse.what} is {worse.found} where the reference is finite"
     elif regime.kind == "mask" or (is_lost and regime.kind in ("integers", "part")):
-        advice = "0/0, or an overflow" if regime.kind == "integers" else "inf - inf, or 0 times inf"
+        is_nan = math.isnan(_number(worse.found))
+        advice = "0/0, inf - inf, or 0 times inf" if is_nan else "a division by 0, a logarithm of it, or an overflow"
         cause = f"{worse.what} is {worse.found} for {subject}, where the reference is finite ({advice})"
         if not is_lost:
             cause = f"{worse.what} is wrong for {subject}"
@@ -85,7 +88,11 @@ def explained(
         cause = f"takes -0.0 for 0 in {names}: {worse.what} is {worse.found:g}, and the reference's {worse.expected:g}"
     else:
         cause = f"{worse.what} is wrong for {subject}: error {worse.times:.2g} times that of the reference"
-    allowed = "" if worse.kind == "integer" else f"{worse.allowed:.3g}, as the reference errs in the same dtype too"
+    allowed = (
+        ""
+        if worse.kind in ("integer", "number")
+        else f"{worse.allowed:.3g}, as the reference errs in the same dtype too"
+    )
     return Mismatch(
         f"{cause}; {where}", index=worse.index, expected=worse.expected, found=worse.found, tolerance=allowed
     )

@@ -351,6 +351,8 @@ def integer_regimes(call: Call, unit: Unit) -> Iterator[Regime]:
     """Yields the regimes of integers and flags for some arguments."""
     yield Regime("integers", "all equal to its first", lambda values: values.flatten()[0].expand(values.shape))
     yield Regime("integers", "all equal to its largest", lambda values: values.max().expand(values.shape))
+    # Often that of padding, or of what is ignored.
+    yield Regime("integers", "all equal to its smallest", lambda values: values.min().expand(values.shape))
     dtypes = {tensor.dtype for tensor in tensors_of([call.arguments[place] for place in unit.places])}
     if torch.bool in dtypes:
         yield Regime("integers", "negated", torch.logical_not)

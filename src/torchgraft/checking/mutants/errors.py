@@ -9,6 +9,7 @@ from typing import Any
 
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.bounds import memory_bounded
 from torchgraft.checking.properties import bad_input
 from torchgraft.checking.tensors.compare import expect
 from torchgraft.operator import Operator
@@ -40,7 +41,7 @@ class Errors:
         return found
 
     def _said(self) -> list[str]:
-        with bad_input.memory_bounded(self.case.device):
+        with memory_bounded(self.case.device):
             return [_said_of(call.operator, arguments) for call, _, arguments in self._calls]
 
     @cached_property

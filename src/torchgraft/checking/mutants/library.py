@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 import torch
 
 from torchgraft import native
+from torchgraft.checking.helpers.bounds import memory_bounded
 from torchgraft.checking.mutants.questions import Question
-from torchgraft.checking.properties import bad_input
 from torchgraft.checking.result import NotApplicable
 
 # A mutant may make a loop long or endless: it may take so many times as long as the original, and so many seconds more.
@@ -109,7 +109,7 @@ def _run(mutant: int, questions: Sequence[Question], at: mmap.mmap, choose: Any)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     choose(mutant, None)
     # A mutant may ask for all memory of the machine.
-    with bad_input.memory_bounded(torch.device("cpu")):
+    with memory_bounded(torch.device("cpu")):
         _ask_all(questions, at)
     os._exit(0)
 

@@ -1,10 +1,12 @@
 """Invalid input raises a clear Python error, and never causes a crash or a meaningless result.
 
-Proves: each argument in turn gets a wrong type, rank, size, dtype or device; numbers become negative, zero, huge or
-larger than float32 holds; and the call gets too few or too many arguments. If the reference raises an error, the
-operator raises a ValueError or TypeError that names the operator; called through `torch.ops`, it raises at least an
-error. If the reference returns a result, the operator returns the same result or raises such an error. Kernels of the
-operator also refuse a tensor whose storage was freed, in whole or in part. No such call ends the process.
+Proves: each argument in turn gets a wrong type, rank, size, dtype or device; numbers become one more, one less,
+negative, zero, huge or larger than float32 holds; and the call gets too few or too many arguments. If the reference
+raises an error, the operator raises a ValueError or TypeError that names the operator; called through `torch.ops`, it
+raises at least an error. If the reference returns a result, the operator returns the same result or raises such an
+error. Kernels of the operator also refuse a tensor whose storage was freed, in whole or in part. No such call ends the
+process. After each one that was refused, a call that is right gives the same results as before, also where a sample has
+several elements and the last is wrong.
 
 Cannot prove: anything about two wrong arguments at once, or about results for huge numbers if the reference needs more
 memory or time than this check allows.
@@ -17,16 +19,9 @@ refuse it.
 Example: does not ask whether its arguments have the same sizes.
 """
 
-import os
-import resource
-import signal
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -36,6 +31,8 @@ from torch.utils._pytree import tree_leaves
 from torchgraft.checking.adopting.adopted import Adopted
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.after_refusals import expect_as_before
+from torchgraft.checking.helpers.bounds import TooLong, ends_in_time, memory_bounded, time_bounded
 from torchgraft.checking.kernels import claims_kernel
 from torchgraft.checking.property import COMPILER, Property
 from torchgraft.checking.tensors.arguments import each_tensor, replaced, tensors_of
@@ -46,8 +43,6 @@ from torchgraft.declaration.schema import REQUIRED, Argument, by_name
 from torchgraft.operator import FLOATING, Operator
 from torchgraft.sampling import Sample
 
-_BYTES = 4 * 2**30
-_SECONDS = 20.0
 # PyTorch's words for sizes whose product has more than 64 bits.
 _BEYOND_MEMORY = (
     "Storage size calculation overflowed",
@@ -83,6 +78,7 @@ def check(case: Case) -> None:
     """See the module."""
     with memory_bounded(case.device):
         case.each(lambda call: _check_call(case, call), smallest_samples(case))
+        case.each(lambda call: _check_after_refusals(case, call), _telling_samples(case))
 
 
 def smallest_samples(case: Case) -> list[Sample]:
@@ -106,6 +102,34 @@ def _check_call(case: Case, call: Call) -> None:
         for wrong in freed(call):
             # The reference is not asked: it may be of those that read what is gone.
             _check_mistake(case, call, wrong, _Verdict())
+
+
+def _telling_samples(case: Case) -> list[Sample]:
+    """The smallest sample, and a larger one, of which a kernel has read a part before it finds a mistake at the end."""
+    small = case.table(empty=False, small=True)
+    return list({sample.name: sample for sample in (small[0], small[-1])}.values())
+
+
+def _check_after_refusals(case: Case, call: Call) -> None:
+    """Repeats a good call after each refused one: scratch that is kept may stay as the refused one has left it."""
+    expected, summed = call.expected(), call.summed * call.sample.elements
+    try:
+        call.expect_close(call.function(*call.arguments), expected, summed=summed)
+    except Mismatch:
+        # `value` says so.
+        return
+    for wrong in mistakes(call):
+        # Huge numbers take long, and a GPU may not be asked what the reference refuses for its values.
+        if wrong.is_huge or len(wrong.arguments) != len(call.declaration.arguments):
+            continue
+        if call.device.type == "cuda" and any(is_whole(each.dtype) for each in tensors_of(wrong.arguments)):
+            continue
+        case.progress(f"{wrong.what}, and then a call that is right, of sample {call.sample.name!r}")
+        with time_bounded():
+            try:
+                call.operator.call(*_unshared(call.operator, wrong.arguments))
+            except Exception:
+                expect_as_before(call, expected, wrong.what, summed)
 
 
 # The mistakes
@@ -202,9 +226,19 @@ def _wrong_indices(call: Call, tensor: Tensor) -> Iterator[_Wrong]:
 def _wrong_numbers(argument: Argument, value: Any) -> Iterator[_Wrong]:
     kind = "" if argument.is_list or value is None else argument.kind
     if kind in ("int", "SymInt"):
-        # Some of these become the right number if their upper half is cut off; others overflow in a product. No float32
-        # is an odd number above 2**24.
-        for number in (0, -1, -7, 2**24 + 2 * value + 1, 2**40 + value, 2**62, 2**63 - 1, -(2**63)):
+        # An ordinary number tells more than an absurd one, of which the same is wrong. Some of the others become the
+        # right number if their upper half is cut off; others overflow in a product. No float32 is an odd number above
+        # 2**24.
+        ordinary = (value + 1, value - 1, 2 * value + 1)
+        for number in (
+            *dict.fromkeys((*ordinary, 0, -1)),
+            -7,
+            2**24 + 2 * value + 1,
+            2**40 + value,
+            2**62,
+            2**63 - 1,
+            -(2**63),
+        ):
             yield _Wrong(f"of {number}", (number,), is_huge=abs(number) > 2**32)
         yield _Wrong(f"of {2**64 + value}", (2**64 + value,), always=True, is_huge=True)
     if kind == "float":
@@ -260,7 +294,7 @@ def _is_refused_clearly(case: Case, call: Call, wrong: _Wrong) -> bool:
     operator = call.operator
     for name, target in _targets(operator):
         case.progress(f"{wrong.what}, given to {name}, of sample {call.sample.name!r}")
-        with _time_bounded():
+        with time_bounded():
             try:
                 target(*_unshared(operator, wrong.arguments))
             except Exception as error:
@@ -281,7 +315,7 @@ def _check_mistake(case: Case, call: Call, wrong: _Wrong, verdict: _Verdict) -> 
     whole = None if is_adopted else targets[0][1]
     for name, target in targets:
         case.progress(f"{wrong.what}, given to {name}, of sample {call.sample.name!r}")
-        with _time_bounded():
+        with time_bounded():
             try:
                 found = target(*_unshared(operator, wrong.arguments))
             except Exception as error:
@@ -328,12 +362,12 @@ def _ask_reference(call: Call, wrong: _Wrong) -> _Verdict:
     if on_gpu:
         # The definition is that of every device, and of huge numbers PyTorch's convolution on a GPU dies itself.
         arguments = each_tensor(Tensor.cpu, arguments)
-    if wrong.is_huge and not _ends_in_time(partial(_answer, call, arguments)):
+    if wrong.is_huge and not ends_in_time(partial(_answer, call, arguments)):
         return _Verdict(unknown=True)
     try:
-        with _time_bounded(_TooLong):
+        with time_bounded(TooLong):
             expected = _answer(call, arguments)
-    except _TooLong:
+    except TooLong:
         return _Verdict(unknown=True)
     except Exception as error:
         if _is_beyond_memory(error):
@@ -359,7 +393,7 @@ def _answer(call: Call, arguments: Sequence[Any]) -> Any:
     """Returns what the reference gives in float64; raises what it raises in the dtypes of the arguments, or there."""
     try:
         expected = call.reference(*in_float64(arguments))
-    except _TooLong:
+    except TooLong:
         raise
     except Exception as error:
         # If float64 has no room, no values are compared: that the reference takes these sizes and dtypes is enough, and
@@ -416,71 +450,6 @@ def _expect_right(call: Call, wrong: _Wrong, verdict: _Verdict, found: Any, name
         if not one.is_meta and not other.is_meta:
             terms = call.sample.elements + one.numel()
             call.expect_close(one, other.to(one.device), summed=terms * call.summed, what=what)
-
-
-# Limits of time and memory
-
-
-class _TooLong(Exception):  # noqa: N818  a signal to itself
-    """The reference has had its time."""
-
-
-@contextmanager
-def _time_bounded(raising: type[Exception] | None = None) -> Iterator[None]:
-    """A scope that may not take long: else an exception is raised, or, without one, the process ends."""
-
-    def ring(number: int, frame: FrameType | None) -> None:
-        assert raising is not None
-        raise raising
-
-    before = signal.signal(signal.SIGALRM, signal.SIG_DFL if raising is None else ring)
-    signal.setitimer(signal.ITIMER_REAL, _SECONDS)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def _ends_in_time(function: Callable[[], Any]) -> bool:
-    """Whether a function on the CPU returns or raises in time, found out in a copy of this process.
-
-    A loop in C++ does not let Python answer a signal, but it can be killed.
-    """
-    with warnings.catch_warnings():
-        # Threads of this process do not exist in the copy. One that waits for them is killed like one that loops.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        try:
-            # The pool of threads was not copied.
-            torch.set_num_threads(1)
-            with _time_bounded():
-                function()
-        except BaseException:
-            os._exit(0)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    return not os.WIFSIGNALED(status)
-
-
-@contextmanager
-def memory_bounded(device: torch.device) -> Iterator[None]:
-    """A scope in which little more memory can be had than is in use: huge sizes fail at once, on every machine."""
-    if device.type == "cuda":
-        _, total = torch.cuda.mem_get_info(device)
-        torch.cuda.set_per_process_memory_fraction(min(1.0, _BYTES / total), device.index or 0)
-    sizes = Path("/proc/self/statm")
-    before, most = resource.getrlimit(resource.RLIMIT_AS)
-    if sizes.exists():
-        in_use = int(sizes.read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (in_use + _BYTES, most))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (before, most))
-        if device.type == "cuda":
-            torch.cuda.set_per_process_memory_fraction(1.0, device.index or 0)
 
 
 PROPERTY = Property(check, of_samples=False, isolated=True, imports=COMPILER)

@@ -1,9 +1,10 @@
 """Packed sequences with borders in other places give the results of the reference.
 
 Proves: in small samples, an argument of whole numbers that rise from 0 to a size of another tensor says where sequences
-begin and end. It becomes one sequence; two, of which either is short or has no length; and one for each position.
-Results and gradients are those of the reference, so that nothing crosses a border, or the operator refuses the call.
-Where the reference raises, as it may if another argument says how many sequences there are, nothing is asked.
+begin and end. It becomes one sequence; two, of which either is short or has no length; three and more, of which one
+between two others, or two in a row, or the first ones have no length; and one for each position. Results and gradients
+are those of the reference, so that nothing crosses a border, or the operator refuses the call. Where the reference
+raises, as it may if another argument says how many sequences there are, nothing is asked.
 
 Cannot prove: anything about sequences that an operator finds in other ways, as by the index of each position.
 
@@ -13,7 +14,7 @@ length.
 Example: adds the last position of one packed sequence to the first of the next.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from torchgraft.checking.call import Call
@@ -56,14 +57,30 @@ def _with_other_borders(call: Call, place: int) -> Iterator[Derived]:
     before = call.sample.arguments[place]
     end = int(before.values[-1])
     seen = [before.values]
-    for inside in ((), (2,), (0,), (end,), (1,), (end - 1,), (3, 3), range(1, end)):
+    for inside, words in _borders(end):
         values = (0.0, *map(float, inside), float(end))
         changed = replace(before, shape=(len(values),), values=values)
         arguments = (*call.sample.arguments[:place], changed, *call.sample.arguments[place + 1 :])
         other = replace(call, sample=replace(call.sample, arguments=arguments))
         if values not in seen and is_taken_on_cpu(other):
             seen.append(values)
-            yield derived(call, other, f"{call.declaration.arguments[place].name} {_in_short([*map(int, values)])}")
+            name = call.declaration.arguments[place].name
+            yield derived(call, other, f"{name} {_in_short([*map(int, values)])}{words and f' ({words})'}")
+
+
+def _borders(end: int) -> Iterator[tuple[Sequence[int], str]]:
+    """The borders between 0 and the end, and what is special about them, for a person."""
+    for inside in ((), (2,), (0,), (end,), (1,), (end - 1,), (1, 3)):
+        yield inside, ""
+    # What begins behind an empty sequence is where a kernel goes wrong that steps over one border at a time.
+    yield (1, 1, 3), "an empty sequence between others"
+    yield (2, 2, 3), "an empty sequence between others"
+    yield (1, 1, 1, 3), "two empty sequences in a row, between others"
+    yield (1, 1, 2, 2, 3), "two empty sequences, each between others"
+    yield (0, 0, 1, 3), "two empty sequences before the others"
+    yield (1, end, end), "two empty sequences behind the others"
+    yield (3, 3), "an empty sequence between others"
+    yield range(1, end), ""
 
 
 def _in_short(borders: list[int]) -> str:

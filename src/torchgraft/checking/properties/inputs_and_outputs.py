@@ -52,6 +52,12 @@ def _overlap(one: Tensor, other: Tensor) -> bool:
     return begin < start + second.nbytes() and start < begin + first.nbytes()
 
 
+def expect_apart(results: Sequence[Tensor], arguments: Sequence[Tensor], words: str = "") -> None:
+    """Raises a Mismatch where a result has a byte of an argument; words say of which call it is."""
+    is_new = not any(_overlap(result, each) for result in results for each in arguments)
+    expect(is_new, f"{words}a result shares its memory with an argument")
+
+
 def _check_forward(call: Call) -> None:
     def results_of(arguments: Sequence[Any]) -> list[Tensor]:
         found = call.operator.raw(*arguments)
@@ -64,8 +70,7 @@ def _check_forward(call: Call) -> None:
         expect(tensor._version == version, "an argument was written to, although with the same values")
     inputs = [tensor for tensor in tensors_of(arguments) if tensor.numel()]
     for number, result in enumerate(results):
-        is_new = not any(_overlap(result, tensor) for tensor in inputs)
-        expect(is_new, "a result shares its memory with an argument")
+        expect_apart([result], inputs)
         expect(not any(_overlap(result, other) for other in results[:number]), "two results share their memory")
         plain = type(result) is Tensor and not result.__dict__
         expect(plain, f"a result is a {type(result).__name__} with the attributes {sorted(result.__dict__)}, no Tensor")

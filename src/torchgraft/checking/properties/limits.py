@@ -24,6 +24,7 @@ import torch
 
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.bounds import memory_bounded
 from torchgraft.checking.helpers.derived_calls import (
     Derived,
     all_equal,
@@ -37,7 +38,6 @@ from torchgraft.checking.helpers.derived_calls import (
     warm_up,
 )
 from torchgraft.checking.helpers.other_sizes import SizePlace
-from torchgraft.checking.properties.bad_input import memory_bounded
 from torchgraft.checking.properties.gradient import check_gradient
 from torchgraft.checking.properties.value import check_value
 from torchgraft.checking.property import Property

@@ -2,10 +2,11 @@
 
 Proves: on a few samples, in float64 if the operator has it, the result is that of the reference if one number is
 changed: a float becomes one that float32 does not hold, 0 and 1, or is swapped with another; an integer, alone or in a
-list, becomes one more, one less and negative; a bool is flipped; and an optional argument is left out, or becomes 0.
-Each such call comes right after a call with the same sizes and the first number, and that one is repeated afterwards.
-In float16, floats become larger and smaller than float16 holds. An operator may refuse a number; it must if the
-reference does, unless a float is 0 or 1.
+list, becomes one more, one less, negative, 0 and the last size of the first tensor; a bool is flipped; and an optional
+argument is left out, or becomes 0. Each such call comes right after a call with the same sizes and the first number,
+and that one is repeated afterwards. No result shares memory with an argument. In float16, floats become larger and
+smaller than float16 holds. An operator may refuse a number; it must if the reference does, unless a float is 0 or 1,
+and the call with the first number has its results after that too.
 
 Cannot prove: anything about two changed numbers at once, except for swapped floats. `bad_input` asks for numbers that
 are invalid or huge.
@@ -30,15 +31,18 @@ from torch.utils._pytree import tree_leaves
 from torchgraft.checking.adopting.adopted import Adopted
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.after_refusals import expect_as_before
 from torchgraft.checking.helpers.derived_calls import Derived, ask, derived
 from torchgraft.checking.helpers.regimes import each_telling
 from torchgraft.checking.properties.gradient import check_gradient
+from torchgraft.checking.properties.inputs_and_outputs import expect_apart
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
-from torchgraft.checking.tensors.arguments import each_tensor, replaced
+from torchgraft.checking.tensors.arguments import each_tensor, replaced, tensors_of
 from torchgraft.checking.tensors.compare import Mismatch
 from torchgraft.checking.tensors.dtypes import in_float64
 from torchgraft.checking.tensors.own_error import OwnError, nearby_arguments
+from torchgraft.declaration.memory import NotOwnMemoryError
 from torchgraft.declaration.schema import Argument
 
 _QUICK, _FULL = 3, 12
@@ -62,6 +66,7 @@ class _Changed:
         rounds: whether the number is one that float32 does not hold.
         swapped: whether two numbers have changed places.
         special: whether the number is one that a definition may divide by, or treat by itself.
+        is_whole: whether the number is an integer or a flag.
     """
 
     names: str
@@ -70,6 +75,7 @@ class _Changed:
     rounds: bool = False
     swapped: bool = False
     special: bool = False
+    is_whole: bool = False
 
 
 def check(case: Case) -> None:
@@ -91,6 +97,8 @@ def _check_call(case: Case, call: Call) -> None:
     for changed in _changes(call):
         case.progress(f"{changed.what} of sample {call.sample.name!r}")
         found = _check_change(case, call, changed, first, counts=changed.names in counted)
+        if found is None:
+            expect_as_before(call, expected, changed.what)
         if found is not None and not _are_equal(found, first):
             if changed.names not in counted and call.leaf_names:
                 ask(case, [_as_derived(call, changed)], (check_gradient,), "")
@@ -153,8 +161,11 @@ def _check_change(case: Case, call: Call, changed: _Changed, first: Any, *, coun
         raised = f"{type(error).__name__}: {error}"
     # The number before, with the same sizes.
     call.function(*call.arguments)
+    given = each_tensor(Tensor.clone, changed.arguments)
     try:
-        found = call.function(*each_tensor(Tensor.clone, changed.arguments))
+        found = call.function(*given)
+    except NotOwnMemoryError as error:
+        raise Mismatch(f"with {changed.what}, {error}") from error
     except (ValueError, TypeError):
         return None
     except Exception:
@@ -167,6 +178,9 @@ def _check_change(case: Case, call: Call, changed: _Changed, first: Any, *, coun
         return None
     if raised:
         raise Mismatch(f"takes {changed.what}, which the reference refuses: {' '.join(raised.split())[:200]}")
+    results = tree_leaves(found)[len(tensors_of(call.written(given))) if call.declaration.mutates else 0 :]
+    made, taken = ([each for each in tensors_of(some) if each.numel()] for some in (results, given))
+    expect_apart(made, taken, f"with {changed.what}, ")
     known = OwnError(
         exact=wanted,
         own=own,
@@ -174,6 +188,7 @@ def _check_change(case: Case, call: Call, changed: _Changed, first: Any, *, coun
         dtype=call.precision,
         summed=call.summed,
         roundings=2 if call.precision == call.dtype else 2 + math.isqrt(call.summed),
+        nan_counts=changed.is_whole and call.samples.non_finite(call.sample),
     )
     what = f"the result of {changed.what}"
     worse = known.worst(found, what)
@@ -187,7 +202,7 @@ def _check_change(case: Case, call: Call, changed: _Changed, first: Any, *, coun
     elif same:
         cause = _why_same(case, call, changed)
     elif changed.swapped:
-        cause = f"{what} is wrong: the two are taken for each other, or only one of them is used"
+        cause = f"{what} is wrong{_of_swapped(call, changed, found)}"
     elif ignored := _ignored(call, changed, found):
         cause = (
             f"ignores {ignored[0]} with {changed.what}: the result is that of {ignored[0]}={ignored[1]!r}, its default"
@@ -201,6 +216,19 @@ def _check_change(case: Case, call: Call, changed: _Changed, first: Any, *, coun
 def _are_equal(found: Any, other: Any) -> bool:
     pairs = zip(tree_leaves(found), tree_leaves(other), strict=False)
     return all(one is None or (one.shape == two.shape and torch.equal(one, two)) for one, two in pairs)
+
+
+def _of_swapped(call: Call, changed: _Changed, found: Any) -> str:
+    """The cause, where the result is that of other numbers: of both in the order before, or of one for both."""
+    before = call.arguments
+    one, other = (place for place, value in enumerate(changed.arguments) if not _is_alike(value, before[place]))
+    if _is_close_to_reference(call, before, found):
+        return ": the two are taken for each other"
+    for kept, lost in ((one, other), (other, one)):
+        value = changed.arguments[kept]
+        if _is_close_to_reference(call, replaced(changed.arguments, lost, value), found):
+            return f": {call.declaration.arguments[kept].name} is used for both"
+    return ""
 
 
 def _rounded_to(call: Call, changed: _Changed, found: Any) -> str:
@@ -293,18 +321,20 @@ def _is_close(call: Call, found: Any, expected: Any) -> bool:
 def _changes(call: Call) -> Iterator[_Changed]:
     arguments, described = call.arguments, call.declaration.arguments
     reals = []
+    # By as many elements as there are, many an operator changes nothing.
+    size = next((each.shape[-1] for each in tensors_of(arguments) if each.dim()), 0)
     for place, (argument, value) in enumerate(zip(described, arguments, strict=True)):
         if value is None:
             continue
         if argument.optional:
             yield _Changed(argument.name, f"{argument.name} left out", replaced(arguments, place, None))
-        # A zero is no missing number, though it is as false as None.
-        is_zeroed = argument.optional and type(value) is int and value
-        for other in (*_others(argument, value), *([0] if is_zeroed else [])):
+        # With zero among them, which is no missing number, though it is as false as None.
+        for other in _others(argument, value, size):
             is_real = argument.kind in _REAL
             is_special = is_real and any(each in _SPECIAL for each in tree_leaves(other))
+            is_whole = argument.kind in (*_WHOLE, "bool")
             what, changed = f"{argument.name}={other!r}", replaced(arguments, place, other)
-            yield _Changed(argument.name, what, changed, rounds=is_real, special=is_special)
+            yield _Changed(argument.name, what, changed, rounds=is_real, special=is_special, is_whole=is_whole)
         if argument.kind in _REAL and isinstance(value, float):
             reals.append(place)
     for number, one in enumerate(reals):
@@ -315,18 +345,25 @@ def _changes(call: Call) -> Iterator[_Changed]:
                 yield _Changed(names, f"{names} swapped", swapped, swapped=True)
 
 
-def _others(argument: Argument, value: Any) -> Iterator[Any]:
-    """Yields other values of a number, or of one number of a list."""
+def _others(argument: Argument, value: Any, size: int) -> Iterator[Any]:
+    """Yields other values of a number, or of one number of a list.
+
+    Args:
+        argument: that has the value.
+        value: a number, or a list of some.
+        size: of a tensor, which a whole number may be too.
+    """
     if argument.is_list:
         if argument.kind in (*_WHOLE, "float", "bool") and isinstance(value, (list, tuple)):
             alone = argument._replace(is_list=False)
             for place, each in enumerate(value):
-                for other in _others(alone, each):
+                for other in _others(alone, each, size):
                     yield list(replaced(value, place, other))
     elif isinstance(value, bool):
         yield not value
     elif argument.kind in _WHOLE and isinstance(value, int):
-        yield from dict.fromkeys((value + 1, value - 1, -value if value else -2))
+        others = dict.fromkeys((value + 1, value - 1, -value if value else -2, 0, size))
+        yield from (each for each in others if each != value)
     elif argument.kind in _REAL and isinstance(value, (int, float)):
         yield from (each for each in (0.1, value + _LITTLE * (abs(value) or 1), *_SPECIAL) if each != value)
 

@@ -2,9 +2,9 @@
 
 Proves: on randomly drawn samples the result is what the reference gives in float64. If a sample fails, the check
 shrinks it to a smaller one. In one dtype, a few small samples are also changed by machine, some hundred times if calls
-are quick: sizes, and whole numbers among the arguments, become any from 1 to 130. Equal sizes change together. Where an
-argument may hold indices, sizes and numbers only grow. The result is that of the reference, or the operator refuses the
-call.
+are quick: sizes, and whole numbers among the arguments, become any from 1 to 130, also these numbers alone. Equal sizes
+change together. Where an argument may hold indices, sizes and numbers only grow. The result is that of the reference,
+or the operator refuses the call.
 
 Cannot prove: anything about sizes that the operator's `draw` does not reach; large sizes belong in the table of
 samples.

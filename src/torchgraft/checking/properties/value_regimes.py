@@ -7,8 +7,10 @@ are, so that it shows how a kernel rounds; integers are negated, at the limits o
 of 263 elements, and along the dimension before them, whole blocks are zero, equal, times 3000 or -inf, and flags are
 all the same: all but the last element, all but the first, and all between these two. Wherever the reference in the same
 dtype is finite and right, the result is finite; its error is at most ten times the reference's own, or ten times what
-one rounding of the arguments changes, beside two roundings of the result. Integers are exact. The limits of a sample
-(`low`, `high`, `values`, `ordered`, `distinct`) hold, and an operator may refuse values.
+one rounding of the arguments changes, beside two roundings of the result. Integers are exact. Where nothing but
+integers or flags is changed and the reference gives NaN, as the mean of no element, so does the operator, unless
+`Samples(non_finite=...)` says otherwise. The limits of a sample (`low`, `high`, `values`, `ordered`, `distinct`) hold,
+and an operator may refuse values.
 
 Cannot prove: anything where the reference itself overflows or loses its digits. Values times 1e20 and 1e-30 say nothing
 about results that many elements go into: there PyTorch may compute in float64 what a right kernel need not.
@@ -187,6 +189,8 @@ def _worst(call: Call, regime: Regime, arguments: tuple[Any, ...]) -> Worse | No
             summed=call.summed,
             roundings=2 if call.precision == call.dtype else 2 + math.isqrt(call.summed),
             coherent=regime.kind == "mean",
+            # Real numbers are ordinary there, so NaN comes of a number of elements, as that of those that count.
+            nan_counts=regime.kind == "integers" and call.samples.non_finite(call.sample),
         )
     except Exception:
         # The reference refuses values that make no sense.

@@ -72,6 +72,7 @@ class CheckReport:
         unfinished: how many properties were still to be run when the check was stopped.
         left_out: the kernels that did not run where their users run them.
         unreached: the lines of kernels in Python that no property has run; empty if only some properties were asked.
+        not_asked: the properties that were left out because they are asked in other dtypes than the chosen ones.
     """
 
     results: tuple[Result, ...]
@@ -81,6 +82,7 @@ class CheckReport:
     unfinished: int = 0
     left_out: tuple[LeftOut, ...] = ()
     unreached: tuple[UnreachedLines, ...] = ()
+    not_asked: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -94,15 +96,21 @@ class CheckReport:
 
     @property
     def verdict(self) -> str:
-        """The verdict if nothing failed; it claims nothing about kernels that did not run."""
+        """The verdict if nothing failed; it claims nothing about kernels that did not run, or what was not asked."""
         if not self.left_out:
-            return "every property holds"
+            return "every property that was asked holds" if self.not_asked else "every property holds"
         places = dict.fromkeys(result.device for result in self.results if result.status == "pass")
         for compiler in COMPILERS:
             places.pop(compiler, None)
         if not places:
             return "the kernels compile"
         return f"every property that was asked holds on {' and '.join(places)}"
+
+    @property
+    def left_out_by_dtypes(self) -> str:
+        """The properties that the chosen dtypes leave out, in words; empty if there are none."""
+        names = ", ".join(self.not_asked)
+        return f"left out by --dtype, as they are asked in other dtypes: {names}" if names else ""
 
     def count(self, status: str) -> int:
         """Counts the results with a status."""
@@ -129,6 +137,7 @@ class CheckReport:
         if self.left_out:
             lines.append("\n".join(map(str, self.left_out)))
         lines += map(str, self.unreached)
+        lines += filter(None, [self.left_out_by_dtypes])
         lines.append(
             f"{self.count('pass')} passed, {self.count('fail')} failed, {self.count('not applicable')} not applicable"
         )

@@ -24,6 +24,7 @@ def print_report(console: Console, board: Board, report: CheckReport, seconds: f
     _print_called(console, report)
     _print_left_out(console, report)
     _print_unreached(console, report)
+    _print_not_asked(console, report)
     _print_verdict(console, report, seconds)
 
 
@@ -107,6 +108,13 @@ def _print_unreached(console: Console, report: CheckReport) -> None:
         console.print()
     for each in report.unreached:
         console.print(Text(str(each), "yellow"), soft_wrap=True)
+
+
+def _print_not_asked(console: Console, report: CheckReport) -> None:
+    """Prints which properties the chosen dtypes left out."""
+    if report.not_asked:
+        console.print()
+        console.print(Text(report.left_out_by_dtypes, "yellow"), soft_wrap=True)
 
 
 def _print_verdict(console: Console, report: CheckReport, seconds: float) -> None:

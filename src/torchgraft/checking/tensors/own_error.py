@@ -34,7 +34,7 @@ class Worse:
 
     Attributes:
         what: is compared.
-        kind: 'not finite', 'error' of a number, or 'integer'.
+        kind: 'not finite', 'number' where the reference gives NaN, 'error' of a number, or 'integer'.
         index: of the element.
         expected: in float64.
         own: what the reference gives in the same dtype.
@@ -47,7 +47,7 @@ class Worse:
     """
 
     what: str
-    kind: Literal["not finite", "error", "integer"]
+    kind: Literal["not finite", "number", "error", "integer"]
     index: tuple[int, ...]
     expected: Any
     own: Any
@@ -72,6 +72,7 @@ class OwnError:
         roundings: how often a result may have been rounded to the dtype.
         coherent: whether the products are all alike, so that their errors have one sign.
         negligible: a difference that nobody asks about, as that of a gradient which is nearly zero here.
+        nan_counts: whether NaN of the reference is expected too, as 0/0 is where nothing but whole numbers is unusual.
     """
 
     exact: Any
@@ -82,6 +83,7 @@ class OwnError:
     roundings: int = _ROUNDINGS
     coherent: bool = False
     negligible: float = 0.0
+    nan_counts: bool = False
 
     @cached_property
     def _nearby(self) -> list[list[Any]] | None:
@@ -147,6 +149,10 @@ class OwnError:
         shape = exact.shape
         found, exact, own = (_real(each) for each in (found, exact, own))
         magnitude = exact.abs()
+        if self.nan_counts and (exact.isnan() & ~found.isnan()).any():
+            lacking = self._where_nan_lacks(self._others(place, shape), found, exact, own)
+            if lacking.any():
+                return self._first("number", lacking, found, exact, own, torch.zeros(()), torch.zeros(()))
         # Near the largest number a result may be infinite.
         is_defined = exact.isfinite() & own.isfinite() & (magnitude < min(each.max for each in limits) / 4)
         error, own_error = (found - exact).abs(), (own - exact).abs()
@@ -178,9 +184,16 @@ class OwnError:
         wrong = is_defined & ~(error <= allowed)
         return self._first("error", wrong, found, exact, own, allowed, most_own) if wrong.any() else None
 
+    def _where_nan_lacks(self, others: list[Tensor] | None, found: Tensor, exact: Tensor, own: Tensor) -> Tensor:
+        """Where the reference gives NaN, in both dtypes and for all arguments nearby, and a result does not."""
+        lacking = exact.isnan() & own.isnan() & ~found.isnan()
+        for other in others or ():
+            lacking &= _real(other).isnan()
+        return lacking if others is not None else torch.zeros_like(lacking)
+
     def _first(
         self,
-        kind: Literal["not finite", "error", "integer"],
+        kind: Literal["not finite", "number", "error", "integer"],
         wrong: Tensor,
         found: Tensor,
         exact: Tensor,

@@ -1,0 +1,78 @@
+"""Bounds of the time and the memory that a call may take whose arguments make no sense."""
+
+import os
+import resource
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+_BYTES = 4 * 2**30
+_SECONDS = 20.0
+
+
+class TooLong(Exception):  # noqa: N818  a signal to itself
+    """The reference has had its time."""
+
+
+@contextmanager
+def time_bounded(raising: type[Exception] | None = None) -> Iterator[None]:
+    """A scope that may not take long: else an exception is raised, or, without one, the process ends."""
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        assert raising is not None
+        raise raising
+
+    before = signal.signal(signal.SIGALRM, signal.SIG_DFL if raising is None else ring)
+    signal.setitimer(signal.ITIMER_REAL, _SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def ends_in_time(function: Callable[[], Any]) -> bool:
+    """Whether a function on the CPU returns or raises in time, found out in a copy of this process.
+
+    A loop in C++ does not let Python answer a signal, but it can be killed.
+    """
+    with warnings.catch_warnings():
+        # Threads of this process do not exist in the copy. One that waits for them is killed like one that loops.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        try:
+            # The pool of threads was not copied.
+            torch.set_num_threads(1)
+            with time_bounded():
+                function()
+        except BaseException:
+            os._exit(0)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return not os.WIFSIGNALED(status)
+
+
+@contextmanager
+def memory_bounded(device: torch.device) -> Iterator[None]:
+    """A scope in which little more memory can be had than is in use: huge sizes fail at once, on every machine."""
+    if device.type == "cuda":
+        _, total = torch.cuda.mem_get_info(device)
+        torch.cuda.set_per_process_memory_fraction(min(1.0, _BYTES / total), device.index or 0)
+    sizes = Path("/proc/self/statm")
+    before, most = resource.getrlimit(resource.RLIMIT_AS)
+    if sizes.exists():
+        in_use = int(sizes.read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (in_use + _BYTES, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (before, most))
+        if device.type == "cuda":
+            torch.cuda.set_per_process_memory_fraction(1.0, device.index or 0)
