@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -398,24 +399,27 @@ _counting.plant(
 
 # How often each whole number of four occurs, at each of its places.
 
-_SEEN = [0] * 4
+_KEPT = threading.local()
 
 
 def _frequency(input: Tensor) -> Tensor:
     return input.new_zeros(4).index_add(0, input, torch.ones_like(input))[input]
 
 
-def _with_kept_counts(input: Tensor, *, clears_first: bool) -> Tensor:
+def _frequency_by(seen: list[int], input: Tensor) -> Tensor:
     numbers = input.tolist()
-    if clears_first:
-        _SEEN[:] = [0] * 4
     for number in numbers:
-        if not 0 <= number < len(_SEEN):
+        if not 0 <= number < len(seen):
             raise ValueError(f"frequency: input must hold numbers from 0 to 3, got {number}")
-        _SEEN[number] += 1
-    output = torch.tensor([_SEEN[number] for number in numbers], dtype=torch.int64)
-    _SEEN[:] = [0] * 4
+        seen[number] += 1
+    output = torch.tensor([seen[number] for number in numbers], dtype=torch.int64)
+    seen[:] = [0] * 4
     return output
+
+
+def _with_kept_counts(input: Tensor) -> Tensor:
+    _KEPT.seen = getattr(_KEPT, "seen", [0] * 4)
+    return _frequency_by(_KEPT.seen, input)
 
 
 _frequencies = _Kind(
@@ -432,12 +436,12 @@ _frequencies = _Kind(
     dtypes=(torch.int64,),
     kernels={"cpu": (torch.int64,)},
 )
-_frequencies.control("frequency", lambda input: _with_kept_counts(input, clears_first=True))
+_frequencies.control("frequency", lambda input: _frequency_by([0] * 4, input))
 _frequencies.plant(
     "dirty_frequency",
     "leaves counts of a call that it refuses to the next one",
     "bad_input",
-    lambda input: _with_kept_counts(input, clears_first=False),
+    _with_kept_counts,
 )
 
 
