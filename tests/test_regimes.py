@@ -164,7 +164,7 @@ CAUSES = {
     "takes_no_sign_of_zero": "takes -0.0 for 0 in input: the result is 1, and the reference's -1",
     "takes_subnormals_for_zero": "underflows: the result is 0 for input in subnormal numbers",
     "adds_bytes_in_a_byte": "the result for input at the maximum of its dtype is -128 and the reference's 128",
-    "divides_by_a_range_of_zero": "is nan for input all equal to its first, where the reference is finite (0/0, or an",
+    "divides_by_a_range_of_zero": "is nan for input all equal to its first, where the reference is finite (0/0,",
     "has_no_gradient_at_a_limit": "a kink: for input rounded the gradient of input is not that of the reference",
     "takes_even_numbers_alone": "the result of by=3 is the one of the call before",
     "has_another_kink": "a kink: for input rounded the gradient of input is not that of the reference",
