@@ -190,6 +190,11 @@ def test_a_call_that_makes_no_sense_is_refused(recurrences):
         gru(*tensors, None, [given["initial"][0]] * 2)
     with pytest.raises(ValueError, match=r"parameters must be 3 \(p_i, p_f, p_o\), got 0"):
         peephole(**{**drawn(peephole.cell), "parameters": []})
+    for wrong in (None, 5, given["initial"][0]):
+        with pytest.raises(TypeError, match=r"parameters must be a list or tuple .*, got (NoneType|int|Tensor)"):
+            peephole(**{**drawn(peephole.cell), "parameters": wrong})
+    with pytest.raises(TypeError, match="initial must be a list or tuple of tensors"):
+        gru(*tensors, None, 5)
     with pytest.raises(ValueError, match="batch_sizes must be positive and never grow"):
         gru(*tensors, batch_sizes=torch.tensor([1, 2]))
     with pytest.raises(TypeError, match="reverse must be a bool"):

@@ -142,6 +142,7 @@ class Recurrence:
         for argument, value in (("input", input), ("weight_hh", weight_hh)):
             require_tensor(self.name, argument, value)
         reverse = flag(self.name, "reverse", reverse)
+        self._require_several("parameters", parameters)
         if len(parameters) != self.cell.parameters:
             named = f" ({', '.join(self.cell.parameter_names)})" if self.cell.parameters else ""
             raise ValueError(f"{self.name}: parameters must be {self.cell.parameters}{named}, got {len(parameters)}")
@@ -197,6 +198,10 @@ class Recurrence:
     def __repr__(self) -> str:
         return f"Recurrence({self.name}, {self.cell})"
 
+    def _require_several(self, argument: str, value: Any) -> None:
+        if isinstance(value, Tensor) or not hasattr(value, "__iter__"):
+            raise TypeError(f"{self.name}: {argument} must be a list or tuple of tensors, got {type(value).__name__}")
+
     def _added(self, bias: Tensor, message_bias: Tensor) -> Tensor:
         for argument, value in (("bias", bias), ("message_bias", message_bias)):
             require_tensor(self.name, argument, value)
@@ -213,6 +218,8 @@ class Recurrence:
             is_packed = isinstance(batch_sizes, Tensor) and batch_sizes.numel() > 0
             batch = int(batch_sizes[0]) if is_packed else input.shape[1] if input.dim() > 1 else 0  # type: ignore[index]
             return [input.new_zeros(batch, weight_hh.shape[-1] if weight_hh.dim() else 0) for _ in range(count)]
+        if not isinstance(initial, Tensor):
+            self._require_several("initial", initial)
         states = [initial] if isinstance(initial, Tensor) else list(initial)
         if len(states) != count:
             names = ", ".join(self.cell.state_names)
