@@ -11,7 +11,7 @@ Cannot prove: anything about sequences that an operator finds in other ways, as 
 Mend: start and stop at the borders that the argument gives, not at the size of the tensor; a sequence may have no
 length.
 
-Example: adds the last position of one packed sequence to the first of the next.
+Example: steps over one border at each position, and a packed sequence is empty.
 """
 
 from collections.abc import Iterator, Sequence
