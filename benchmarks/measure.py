@@ -31,7 +31,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def read(folder: Path) -> BenchReport | None:
-    """What a folder holds; None where it is new."""
+    """The results of a folder; None where it is new."""
     path = folder / "bench.json"
     return report_from_dict(json.loads(path.read_text())) if path.is_file() else None
 
@@ -46,7 +46,7 @@ def stale_parts(folder: Path, device: str) -> list[str]:
 
 
 def _parts(folder: Path, device: str) -> Iterator[tuple[str, str, str]]:
-    """What stands beside the rows: its name, the hash of its sources now, and as it was measured."""
+    """The facts beside the rows: its name, the hash of its sources now, and as it was measured."""
     demo = {part["name"]: part["provenance"] for part in _figures(folder / "demo.json").get("parts", ())}
     for part in PARTS:
         now = provenance_of_module(part.module, device).sources

@@ -43,7 +43,7 @@ def run_workers(count: int, *arguments: str) -> None:
 
 
 def measure_training(count: int, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """What the script writes, for each strategy, plain and grafted, on so many GPUs."""
+    """The results that the script writes, for each strategy, plain and grafted, on so many GPUs."""
     found = []
     for batch, strategy, is_plain in product(options.batch, options.strategies, (True, False)):
         with tempfile.TemporaryDirectory() as folder:
@@ -125,12 +125,12 @@ def _tables(found: dict[str, Any]) -> str:
 
 
 def _place(row: dict[str, Any]) -> tuple[int, str, int]:
-    """What a row of a table is of."""
+    """The subject of a row of a table."""
     return row["batch"], row["strategy"], row["devices"]
 
 
 def _shares(rows: list[dict[str, Any]]) -> list[str]:
-    """What a GPU does in a step, as the profiler saw it: the reason where scaling falls short."""
+    """The work of a GPU in a step, as the profiler saw it: the reason where scaling falls short."""
     profiled = [row for row in rows if row["shares_of_step"]]
     if not profiled:
         return []
@@ -144,7 +144,7 @@ def _shares(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _ahead(found: dict[str, Any]) -> list[str]:
-    """What more GPUs give, computed: a step of one, and the all-reduce that no backward pass hides."""
+    """The gain of more GPUs, computed: a step of one, and the all-reduce that no backward pass hides."""
     reduces = [each for each in found["collectives"] if each["collective"] == "all_reduce"]
     if not reduces:
         return []

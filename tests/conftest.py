@@ -1,4 +1,4 @@
-"""What every test shares: a fixed seed, two threads, and a clean slate for torch.compile."""
+"""Shared by every test: a fixed seed, two threads, and a clean slate for torch.compile."""
 
 import gc
 import os

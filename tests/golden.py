@@ -43,7 +43,7 @@ _ABOUT = """\
 
 @dataclass(frozen=True)
 class Answer:
-    """What the program says of a problem.
+    """The program's answer to a problem.
 
     Attributes:
         answer: the kernel, or the answer to another question.

@@ -226,7 +226,7 @@ def references_of(path):
 
 
 def ask(operator, *properties):
-    """What each property says, by its name: in float32 and float64, and the failure where one of them fails."""
+    """The answer of each property, by its name: in float32 and float64, and the failure where one of them fails."""
     dtypes = (torch.float64, torch.float32)
     jobs = make_jobs(find_subjects([operator]), devices=["cpu"], properties=properties, dtypes=dtypes, quick=True)
     results = sorted(map(run_job, jobs), key=lambda result: result.status == "fail")

@@ -117,7 +117,7 @@ def remembering(function):
 
 
 class TestYardsticks:
-    """What computes something else of the same sizes is timed and shown apart, and no word of it is believed."""
+    """Functions that compute something else are timed and shown apart, and nothing of theirs is believed."""
 
     @pytest.fixture(params=["forward", "backward"])
     def row(self, twice, request):
@@ -277,7 +277,7 @@ class TestJoin:
 
 
 class TestExplain:
-    """What serves a call is told on request."""
+    """The kernel that serves a call is named on request."""
 
     @pytest.mark.parametrize(
         ("launched", "shown"),
@@ -476,7 +476,7 @@ class TestFigures:
 
 
 class TestShown:
-    """What a person reads."""
+    """The text that a person reads."""
 
     @pytest.mark.parametrize("width", [80, 120])
     def test_a_table_fits_the_terminal(self, width):

@@ -1,4 +1,4 @@
-"""What `graft check` says is at fault, and which failures it takes for one: known mistakes, alone and by twos."""
+"""The part that `graft check` blames, and the failures that it takes for one: known mistakes, alone and by twos."""
 
 import itertools
 import os

@@ -217,11 +217,11 @@ def test_everything_asks_for_the_same_cmake():
 
 
 class TestWhetherCudaIsBuilt:
-    """What the CMake module decides, with a PyTorch, a compiler and GPUs that are only names."""
+    """The decision of the CMake module, with a PyTorch, a compiler and GPUs that are only names."""
 
     @staticmethod
     def decide(folder, *, torch_cuda=True, nvcc="sm_75 sm_80 sm_90 sm_120", gpus="", defined=(), first="", **variables):
-        """What CMake prints at the end, `ON 90-real`; and whatever it printed."""
+        """The last line that CMake prints, such as `ON 90-real`; and all that it printed."""
         header = folder / "torch/include/torch/csrc/stable/library.h"
         header.parent.mkdir(parents=True)
         header.touch()
@@ -353,7 +353,7 @@ FUNCTIONS = {
 
 
 class TestTypes:
-    """What the function of a kernel takes is compared with the schema before it is ever called."""
+    """The arguments that the function of a kernel takes are compared with the schema before it is ever called."""
 
     @pytest.fixture(scope="class")
     @staticmethod

@@ -50,7 +50,7 @@ def start(tmp_path, seconds):
 
 
 def made(text="compiled"):
-    """What fills an entry, and counts how often it did."""
+    """A function that fills an entry, and counts how often it did."""
 
     def make(directory: Path) -> None:
         make.calls += 1

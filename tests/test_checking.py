@@ -97,7 +97,7 @@ half_built = _operator(
 
 
 def _doubled_and_cubed(grad, input, first, second):
-    """What a gradient with flags gives: an empty tensor, or zeros, for what is not wanted."""
+    """The results of a gradient with flags: an empty tensor, or zeros, for what is not wanted."""
     return 2 * grad if first else grad.new_empty(0), input**3 * float(second)
 
 

@@ -1,4 +1,4 @@
-"""What an operator is under composition: derivatives of every order, torch.func in every nesting, compile of those.
+"""An operator under composition: derivatives of every order, torch.func in every nesting, compile of those.
 
 Three kinds of operator stand for all: one with a gradient formula made of operators (ours), a user's with none, and a
 user's with two visible results and a hidden one that its gradient reads. The last two are declared here, in a
@@ -245,7 +245,7 @@ def test_recorded_by_symbolic_trace():
 
 
 class TestUnsaved:
-    """What a gradient formula does not read is not kept for it."""
+    """Tensors that a gradient formula does not read are not kept for it."""
 
     def test_it_may_change_and_be_freed(self):
         x, w, b = torch.randn(1, 2, 5, 4), torch.randn(4, 1, 3, 2, requires_grad=True), torch.randn(4)

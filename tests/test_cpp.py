@@ -27,7 +27,7 @@ DEVICES = [pytest.param("cpu"), pytest.param("cuda", marks=[pytest.mark.cuda, NO
 
 
 def run(*command, status=0, **environment):
-    """What a program prints, on both streams."""
+    """The output of a program, on both streams."""
     done = subprocess.run(
         [str(each) for each in command],
         stdout=subprocess.PIPE,
@@ -70,7 +70,7 @@ def programs(shared):
 
 
 def export(folder, name, device="cpu"):
-    """What examples/cpp/export.py writes."""
+    """The file that examples/cpp/export.py writes."""
     path = folder / device / f"{name}.pt2"
     if not path.is_file():
         path.parent.mkdir(exist_ok=True)

@@ -243,7 +243,7 @@ def test_bad_sizes_are_refused_without_python_too():
 
 
 def test_a_weight_on_another_device_is_refused_without_python_too():
-    """As kernels for CUDA are asked where one of the arguments is on the GPU."""
+    """Kernels for CUDA are asked where one of the arguments is on the GPU."""
     kernel = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
     arguments = images(*X), images(*W).to("meta"), None, 1, 1, 0, 0, 0, 0, 1, 1
     with pytest.raises(RuntimeError, match="input and weight must be on the same device"):
@@ -280,7 +280,7 @@ def test_the_pixels_of_an_input_that_64_bits_do_not_hold_are_refused_without_pyt
 
 @each_device
 def test_a_weight_gradient_of_odd_channels_is_no_view(device):
-    """What works on images with more channels gives the gradients of those that are there, as a tensor of its own."""
+    """A kernel that works on images with more channels gives the gradients of the given ones, as a new tensor."""
     side = 97 if device == "cpu" else 280
     input = images(1, 9, side, side, device=device, dtype=torch.float16).to(memory_format=torch.channels_last)
     grads = images(1, 9, side, side, device=device, dtype=torch.float16).to(memory_format=torch.channels_last)
@@ -353,7 +353,7 @@ PADDED = (
 @pytest.mark.parametrize("case", PADDED, ids=lambda case: case.name)
 @pytest.mark.parametrize("operator", [convolution, input_grad], ids=lambda each: each.name)
 def test_an_infinite_pixel_is_of_the_windows_that_hold_it(operator, case, dtype, device):
-    """Of no other, though kernels on tensor cores multiply by zero what lies outside a window.
+    """No other window holds it, though kernels on tensor cores multiply by zero what lies outside a window.
 
     This is no sample, as PyTorch's own convolutions disagree where padding is in a window with it. All numbers are
     positive, so that infinity stays infinity.

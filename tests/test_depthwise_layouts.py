@@ -205,7 +205,7 @@ def test_a_traced_layer_refuses_other_channels(groups, multiplier, batch):
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths:UserWarning")
 def test_strides_of_second_derivatives():
-    """Of all but the weight: where its second derivative differs, docs/depthwise_conv2d.md says."""
+    """All but the weight's: docs/depthwise_conv2d.md says where its second derivative differs."""
     random = Random("second derivatives")
     for _ in range(200):
         dtype = random.choice(FLOATING)

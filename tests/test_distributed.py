@@ -50,7 +50,7 @@ def start(folder, backend, count, *names, **environment):
 
 @pytest.fixture(scope="module", params=WORLDS)
 def outcomes(request, tmp_path_factory):
-    """What each process wrote of each case, and what it said."""
+    """The results of each case that each process wrote, and what it printed."""
     backend, count = request.param
     folder = tmp_path_factory.mktemp("processes")
     processes = start(folder, backend, count)

@@ -1,4 +1,4 @@
-"""What makes two declarations different for the caches of compilers."""
+"""The differences between two declarations that caches of compilers must see."""
 
 import abc
 import collections

@@ -1,4 +1,4 @@
-"""What a gradient formula is given, and what becomes of what it returns."""
+"""The arguments that a gradient formula gets, and the use that is made of its results."""
 
 import pytest
 import torch

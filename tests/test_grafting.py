@@ -458,7 +458,7 @@ def test_a_bias_may_change_between_forward_and_backward():
 
 
 class TestRecorded:
-    """What records a net, and runs what it recorded: the same values and gradients as before grafting."""
+    """Tools that record a net and run the recording find the same values and gradients as before grafting."""
 
     @pytest.mark.parametrize(
         "record",
@@ -651,7 +651,7 @@ def test_a_method_that_another_tool_has_wrapped(graft_first):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_method_that_another_tool_keeps_out_of_sight(name):
-    """As diffusers does it: what was there is called, and is no attribute of the layer."""
+    """diffusers does so: the former method is called, and is no attribute of the layer."""
     layer, input = kind_and_input(name)
     expected = layer(input)
     kept = graft(layer).forward

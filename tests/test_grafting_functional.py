@@ -198,7 +198,7 @@ def test_functions_that_a_helper_hands_out(monkeypatch):
 
 
 class Bound(nn.Module):
-    """As modules of mamba_ssm: the package's functions are bound when the file is imported."""
+    """A module like those of mamba_ssm: the package's functions are bound when the file is imported."""
 
     def __init__(self, channels=6, width=4):
         super().__init__()
@@ -212,7 +212,7 @@ class Bound(nn.Module):
 
 
 class Attributes(nn.Module):
-    """As layers of Qwen3-Next in transformers 4.57, and of Mamba in fla."""
+    """A module like the layers of Qwen3-Next in transformers 4.57, and of Mamba in fla."""
 
     def __init__(self, channels=6, width=4):
         super().__init__()
@@ -266,7 +266,7 @@ def test_copies_compute_and_train(name, make):
 
 @pytest.mark.parametrize("name", KINDS)
 class TestKinds:
-    """What holds however a module reaches the functions."""
+    """Statements that hold however a module reaches the functions."""
 
     def test_grafting_is_undone_and_touches_nothing_else(self, name):
         module, other = KINDS[name](), KINDS[name]()
@@ -452,7 +452,7 @@ def test_calls_that_are_left_to_the_function(build, dtype):
 
 
 class FunctionAsModule(nn.Module):
-    """What the package kernels makes of a function, so that it can be given another forward pass."""
+    """The module that the package kernels makes of a function, so that it can be given another forward pass."""
 
     kernel_layer_name = "causal_conv1d_fn"
 
@@ -578,7 +578,7 @@ convolve_rows, step_rows = functions_of_fla()
 
 
 class ShortConvolution(nn.Conv1d):
-    """As the layer of flash-linear-attention, whose own functions it calls."""
+    """A layer like that of flash-linear-attention, whose own functions it calls."""
 
     def __init__(self, hidden_size, kernel_size, bias=False, activation="silu"):
         super().__init__(hidden_size, hidden_size, kernel_size, padding=kernel_size - 1, groups=hidden_size, bias=bias)

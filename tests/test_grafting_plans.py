@@ -264,7 +264,7 @@ def test_numbers_that_equal_those_of_the_plan_are_refused_as_without_one(name, v
 
 
 def _outcome(layer, *arguments):
-    """What a call returns, in bytes, or raises."""
+    """The result of a call, in bytes, or its error."""
     try:
         return layer(*arguments).detach().numpy().tobytes()
     except Exception as error:

@@ -727,7 +727,7 @@ def test_the_report_names_the_functions():
 
 @pytest.mark.parametrize("name", ["BlurPool2d", "CondConv2d"])
 def test_layers_of_timm(name):
-    """Of the package, where it is installed: requirements/frictions.txt."""
+    """Layers of the package, where it is installed: requirements/frictions.txt."""
     try:
         layers = pytest.importorskip("timm.layers")
     except RuntimeError as error:  # torchvision is made for one build of PyTorch

@@ -1,4 +1,4 @@
-"""What other tools make of a model is the same before and after graft(model): no call that worked fails after it."""
+"""Other tools treat a model in the same way before and after graft(model): no call that worked fails after it."""
 
 import collections
 import copy
@@ -158,7 +158,7 @@ def flops_by_ptflops(backend):
 
 
 def flops_by_replaced_functions(model, input):
-    """As the profilers of DeepSpeed and calflops count: PyTorch's functions are replaced for a while."""
+    """Counts like the profilers of DeepSpeed and calflops: PyTorch's functions are replaced for a while."""
     names = [name for name in vars(F) if name in ("conv1d", "conv2d", "conv3d") or name.startswith("conv_transpose")]
     counts, before = collections.Counter(), {name: getattr(F, name) for name in names}
 
@@ -646,7 +646,7 @@ class TestLargePackages:
     @pytest.mark.filterwarnings("ignore")
     @pytest.mark.parametrize("block", ["Conv1d", "Conv2d", "Conv3d", "SamePadded"])
     def test_quantisation_of_an_exported_program(self, block):
-        """What is exported of a grafted model holds our operators, which a quantiser does not know: ungraft before."""
+        """An exported program of a grafted model has our operators, which no quantiser knows: ungraft before."""
         self.package("torchao")
         from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
         from torchao.quantization.pt2e.quantizer.x86_inductor_quantizer import (

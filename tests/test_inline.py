@@ -43,7 +43,7 @@ def scaled(factor, text=None, schema=SCHEMA, **declared):
 
 
 def answers(operator):
-    """What a call gives by every path."""
+    """The results of a call by every path."""
     input = torch.ones(2, requires_grad=True)
     (grad,) = torch.autograd.grad(operator(input).sum(), input)
     compiled = torch.compile(lambda value: operator(value), fullgraph=True, backend="aot_eager")

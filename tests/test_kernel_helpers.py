@@ -1,4 +1,4 @@
-"""What torchgraft's headers give an author: pointers of the right type, rows of any tensor, sums of the same bits."""
+"""The helpers of torchgraft's headers: pointers of the right type, rows of any tensor, sums of the same bits."""
 
 import functools
 import math

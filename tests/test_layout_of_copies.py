@@ -1,4 +1,4 @@
-"""What an elementwise kernel makes of a tensor that is not dense has the strides that PyTorch's own has."""
+"""The result of an elementwise kernel for a tensor that is not dense has the strides that PyTorch's own has."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What `make lint` sees beside the linters: first words of docstrings, and lengths of commit subjects."""
+"""The checks of `make lint` beside the linters: first words of docstrings, and lengths of commit subjects."""
 
 import os
 import subprocess

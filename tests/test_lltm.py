@@ -45,7 +45,7 @@ def _arguments(steps, batch, features, size, bias=True):
 
 
 def _step(x, h, c, weight_ih, weight_hh, bias):
-    """As it is written in the documentation."""
+    """The step that the documentation describes."""
     a, b, d = (F.linear(x, weight_ih, bias) + h @ weight_hh.T).chunk(3, -1)
     c = c + F.elu(d) * torch.sigmoid(a)
     return torch.tanh(c) * torch.sigmoid(b), c
@@ -224,7 +224,7 @@ def test_bad_arguments_are_refused_without_python_too():
 
 
 def test_what_is_kept_on_another_device_is_refused_without_python_too():
-    """As kernels for CUDA are asked where one of the arguments is on the GPU."""
+    """Kernels for CUDA are asked where one of the arguments is on the GPU."""
     x, h, _, weight_ih, weight_hh, _ = _arguments(1, 2, 3, 4)
     kernel = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
     kept = torch.empty(1, 2, 12, device="meta"), torch.empty(1, 2, 4)
@@ -293,7 +293,7 @@ def test_the_stride_of_a_single_row_or_column_says_nothing(device):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_a_device_may_refuse_large_clusters(device, dtype, monkeypatch):
-    """As a slice of one does, which the emulator is told to be: another kernel computes.
+    """A slice of a GPU does, which the emulator is told to be: another kernel computes.
 
     No other test has so many units: whether there is room for their clusters is asked once in a process.
     """

@@ -278,7 +278,7 @@ class Busy(Machine):
 
 
 class TestFigures:
-    """What calls cost, and how much memory they take, is measured and told likewise."""
+    """The cost of calls and the memory that they take are measured and told likewise."""
 
     @pytest.mark.parametrize(("others", "told"), [((1.7,), True), ((*[1.7] * 40, 0.0), False), ((0.0,), False)])
     def test_the_quietest_round_of_calls_decides(self, others, told):

@@ -79,7 +79,7 @@ def test_no_other_error_is_taken_for_it(error):
 
 
 def test_memory_without_a_trace_is_pytorchs(capfd):
-    """What PyTorch before 2.13 is asked for memory by, on this one, whose function has the same name."""
+    """The function by which PyTorch before 2.13 is asked for memory, on this one, which has a function of that name."""
     kernels.load()
     like = torch.ones(3, dtype=torch.bfloat16)
     found = torch.ops.planted.empty_quietly(like, 5)

@@ -246,7 +246,7 @@ def test_what_one_worker_reaches_another_does_not_see():
 
 
 class TestKernelsThatAreNotForced:
-    """What a measured choice may take, and the quicker way to record a gradient, are asked too."""
+    """Kernels that a measured choice may take, and the quicker way to record a gradient, are asked too."""
 
     @pytest.fixture
     def call(self):

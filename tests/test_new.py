@@ -69,7 +69,7 @@ def holds(folder, *properties):
 
 
 def test_a_package_holds_what_is_asked_of_it_and_needs_no_sources_once_it_is_built(tmp_path, monkeypatch):
-    """As a wheel has it: the library in lib/, and nothing to compile."""
+    """It is as in a wheel: the library in lib/, and nothing to compile."""
     folder, package = make("new_complete", tmp_path, backward=True)
     built = building.build_once("new_complete", [package / "cpu.cpp"])
     shutil.copytree(built, package / "lib")

@@ -433,7 +433,7 @@ class TestPacked:
 
 
 class TestDrawnByMachine:
-    """What `sizes` asks beside the samples that an author draws."""
+    """The calls that `sizes` asks beside the samples that an author draws."""
 
     @staticmethod
     def _ask(kernel, *call, reference=None, **declared):

@@ -1,4 +1,4 @@
-"""What a call costs: every path is timed, the goals are judged, and nothing is timed unnoticed on a reference."""
+"""The cost of a call: every path is timed, the goals are judged, and nothing is timed unnoticed on a reference."""
 
 import pytest
 import torch

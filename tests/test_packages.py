@@ -26,7 +26,7 @@ def installed(request, tmp_path):
 
 
 def check(folder, *options):
-    """What `graft check --quick` says of all packages in a folder, in a fresh process that can compile nothing."""
+    """Runs `graft check --quick` of all packages in a folder, in a fresh process that can compile nothing."""
     report = folder.parent / "report.json"
     command = [sys.executable, "-m", "torchgraft", "check", *sorted(each.parent.name for each in folder.glob("*/lib"))]
     environment = {

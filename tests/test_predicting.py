@@ -23,7 +23,7 @@ DTYPES = {2: torch.float16, 4: torch.float32, 8: torch.float64}
 
 
 def explained(*arguments):
-    """What the command gives as JSON: the kernels by sample, dtype, layout and pass."""
+    """The answer of the command as JSON: the kernels by sample, dtype, layout and pass."""
     done = CliRunner().invoke(app, ["bench", *arguments, "--explain", "--json", "-"])
     assert done.exit_code == 0, done.output
     rows = read_document("bench-device-like", done.stdout)["rows"]

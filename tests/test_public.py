@@ -1,4 +1,4 @@
-"""What is public changes only where somebody says so."""
+"""The public interface changes only where somebody says so."""
 
 import public
 

@@ -1,4 +1,4 @@
-"""What `make coverage` asks, and counts of gcovr's report."""
+"""The calls that `make coverage` makes, and its counts of gcovr's report."""
 
 import json
 import subprocess
@@ -105,7 +105,7 @@ def test_an_assertion_is_to_run_and_never_to_fail(tmp_path, monkeypatch):
     ],
 )
 def test_branches_are_those_of_a_written_condition(text, counts, tmp_path, monkeypatch):
-    """Of what it made in between the compiler asks whether it is there to be destroyed."""
+    """The compiler asks of each temporary object whether it is there to be destroyed."""
     monkeypatch.setattr(reached, "ROOT", tmp_path)
     (tmp_path / "host.h").write_text(f"  {text}\n")
     found = reached._lines_of("host.h", [line(1, 5, 5, 0)])
@@ -152,7 +152,7 @@ def test_an_answer_stands_until_a_source_changes(tmp_path, monkeypatch):
 
 
 def test_products_in_tf32_are_asked_of_samples_that_tf32_holds(monkeypatch):
-    """Of other numbers the result is as far from the exact one as tf32 is, and right."""
+    """For other numbers the result is as far from the exact one as tf32 is, and right."""
     monkeypatch.setattr(counting.Library, "_kernels", lambda library: {})
     [folder] = counting.own.find_folders(["lltm"])
     asked = list(counting.Library("90:16", folder, folder, {}).questions())

@@ -72,7 +72,7 @@ def given(cell, sizes, dtype, seed):
 
 
 def answers(function, arguments, reverse, visible):
-    """What a caller sees, and all gradients."""
+    """The results that a caller sees, and all gradients."""
     found = function(*arguments, reverse, True)[:visible]
     grads = [torch.full_like(each, 0.5) - each.detach() for each in found]
     return [*found, *torch.autograd.grad(found, arguments, grads)]

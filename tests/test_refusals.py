@@ -1,4 +1,4 @@
-"""What a kernel refuses with TORCHGRAFT_CHECK is a ValueError of the Operator, without a word of the declaration."""
+"""A refusal by TORCHGRAFT_CHECK in a kernel is a ValueError of the Operator, without a word of the declaration."""
 
 import pytest
 import torch

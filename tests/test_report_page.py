@@ -118,7 +118,7 @@ def click(driver, name):
 
 
 def contrast(one, other):
-    """Of two colours, as the guidelines for accessible pages define it."""
+    """The contrast of two colours, as the guidelines for accessible pages define it."""
 
     def luminance(colour):
         parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]

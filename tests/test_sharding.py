@@ -1,4 +1,4 @@
-"""What may be cut over devices: letters, what follows from a reference, and what DTensor is told."""
+"""Dimensions that may be cut over devices: their letters, what follows from a reference, and what DTensor is told."""
 
 import itertools
 import subprocess

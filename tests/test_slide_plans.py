@@ -33,7 +33,7 @@ class Call:
         return (size + 2 * padding - self.dilation * (self.taps - 1) - 1) // self.stride + 1
 
     def line(self) -> str:
-        """What the program reads."""
+        """The line that the program reads."""
         batch, channels, *sizes = self.images
         padding = self.taps // 2 * self.dilation
         extents = [(size, self.output(size), self.taps, self.stride, padding, self.dilation) for size in sizes]

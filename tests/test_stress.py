@@ -1,4 +1,4 @@
-"""What `graft check --stress` draws: how many calls, and of which sizes."""
+"""The calls that `graft check --stress` draws: how many calls, and of which sizes."""
 
 from collections import Counter
 from random import Random

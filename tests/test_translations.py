@@ -24,7 +24,7 @@ WORD = "[A-Za-z0-9`]"
 
 
 def order_of(text):
-    """What stands in the same order in all languages: code, headings, items of lists, rows of tables, included text."""
+    """The parts that have the same order in all languages: code, headings, items, rows of tables, included text."""
     found = [(each.start(), each[0]) for each in FENCED.finditer(text)]
     found += [(each.start(), each[0]) for each in INCLUDED.finditer(text)]
     place = 0
@@ -48,7 +48,7 @@ COUNTED = re.compile(r"(?<![\d.])[1-9](?=[つ行列回階])")
 
 
 def words_of(text):
-    """What a sentence may have in another order: code within lines, and numbers."""
+    """The parts that a sentence may have in another order: code within lines, and numbers."""
     plain = COUNTED.sub("", LINK.sub(lambda link: link["text"], blank(text)))
     return sorted([*CODE.findall(plain), *re.findall(r"\d+(?:\.\d+)*", CODE.sub("", plain))])
 
@@ -131,7 +131,7 @@ def test_the_first_pages_are_translated(path):
 
 
 def misset(line, language):
-    """What is wrong with the punctuation or the spaces of a line."""
+    """The mistakes in the punctuation and the spaces of a line."""
     wrong = [rf"{LETTER}[,.;:!?()]|[,;:!?(]{LETTER}", f" {MARK}|{MARK} "]
     # Chinese has a space beside a word in Latin letters, Japanese has none.
     wrong.append(f"{LETTER}{WORD}|{WORD}{LETTER}" if language == "zh" else f"{LETTER} | {LETTER}")

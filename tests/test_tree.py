@@ -171,7 +171,7 @@ def test_an_import_by_name_is_seen(text, found):
 
 
 def test_operators_use_public_modules_only(imports):
-    """As whoever writes one elsewhere must."""
+    """Whoever writes one elsewhere must do so too."""
     for name, others in imports.items():
         if name.startswith(f"{PACKAGE.name}.operators."):
             assert not [each for each in others if "._" in each], name

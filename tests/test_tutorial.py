@@ -63,7 +63,7 @@ def test_the_lines_of_ones_own_are_fewer_than_250():
 
 
 def test_the_kernel_is_right_after_the_first_check(tmp_path):
-    """As far as the kernels for the CPU."""
+    """The kernels for the CPU are."""
     place = tmp_path / "empty"
     place.mkdir()
     walk(place, BLOCKS[: number_of("graft check") + 2], _with_graft_on_path(tmp_path))

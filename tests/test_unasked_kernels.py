@@ -214,7 +214,7 @@ class TestWhatIsSaid:
 
 
 class Found:
-    """What `find_left_out` says of jobs of one operator, without running them."""
+    """The answers of `find_left_out` about jobs of one operator, without running them."""
 
     def __init__(self, target, devices, ran=()):
         jobs = make_jobs(find_subjects([target]), devices=devices, properties=["value"])

@@ -44,7 +44,7 @@ class Call:
     multiplier: int = 1
 
     def line(self) -> str:
-        """What the program reads."""
+        """The line that the program reads."""
         padding = self.padding if isinstance(self.padding, tuple) else (self.padding,) * 3
         numbers = [int(self.transposed), int(self.channels_last), self.element_bytes, self.batch, 4, self.multiplier]
         for size, kernel, stride, side in zip(self.size, self.kernel, self.stride, padding, strict=True):

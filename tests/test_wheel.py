@@ -356,7 +356,7 @@ def test_kernels_loads_the_layout_offline(made):
 
 
 def print_of(program, folder, **variables):
-    """What a call of the operator gives, and which calls ran on a reference, in a process that loads the package."""
+    """Prints the result of a call of the operator, and the calls that ran on a reference, in a new process."""
     program += "\nimport torch, torchgraft\n"
     program += "print(loaded.scaled(torch.ones(2), 3.0).tolist(), torchgraft.fallbacks())"
     done = subprocess.run(

@@ -9,7 +9,7 @@ DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int
 
 
 def _changes(value):
-    """What may come in the place of an argument."""
+    """The values that may come in the place of an argument."""
     if isinstance(value, torch.Tensor):
         shape = list(value.shape)
         shapes = [
@@ -41,7 +41,7 @@ def calls():
 
 
 def in_python(operator, arguments):
-    """What a call raises in Python, as tests/cpp/calls.h says it."""
+    """The error of a call in Python, as tests/cpp/calls.h says it."""
     try:
         operator(*arguments)
     except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""What each of several processes does: cases in turn, compared with one process. `python cases.py FOLDER [CASE ...]`.
+"""The work of each of several processes: cases in turn, compared with one process. `python cases.py FOLDER [CASE ...]`.
 
 A process knows its place by RANK and WORLD_SIZE. It writes down the names of the cases that hold, and ends with the
 first that does not.
@@ -51,7 +51,7 @@ def case(function: Callable[[], None]) -> Callable[[], None]:
 
 
 def device() -> torch.device:
-    """Of this process."""
+    """The device of this process."""
     on_gpu = dist.get_backend() == "nccl"
     return torch.device("cuda", dist.get_rank()) if on_gpu else torch.device("cpu")
 

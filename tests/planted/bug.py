@@ -1,4 +1,4 @@
-"""What a planted bug is."""
+"""The description of a planted bug."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ class Bug:
 
     @property
     def name(self) -> str:
-        """Of the operator."""
+        """The name of the operator."""
         return self.operator.name

@@ -1,4 +1,4 @@
-"""What catches a planted bug: the property that is meant to, and PyTorch's opcheck alone."""
+"""Finds out what catches a planted bug: the property that is meant to, and PyTorch's opcheck alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from torchgraft.operator import FLOATING
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of a bug.
+    """The outcome of a search for a bug.
 
     Attributes:
         result: of the property that is meant to catch it.
@@ -55,7 +55,7 @@ def find(bug: Bug, device: str) -> Finding:
 
 
 def find_by_property(bug: Bug, device: str) -> Result:
-    """What the property that is meant to catch a bug says of it."""
+    """The answer of the property that is meant to catch a bug."""
     jobs = make_jobs([subject_of(bug.operator)], devices=[device], properties=[bug.caught_by], quick=True)
     for job in jobs:
         # Some harm only whoever comes after them.

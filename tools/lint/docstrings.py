@@ -1,7 +1,7 @@
 """Finds docstrings whose first word hides what a function gives: `make lint`.
 
 A docstring begins with a verb, or with the noun that is returned: "Returns the strides" or "The strides", not "What the
-strides are". Only the folders and files of HELD are checked. If you mend a folder, add it there; HELD only grows.
+strides are". Only the folders of HELD are checked, and nothing in FROZEN.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FORBIDDEN = ("What", "Of", "That", "As")
-HELD = ("src", "tools", "tests/forcing.py", "tests/packages/make.py", "tests/planted/table.py", "tests/reports.py")
+HELD = ("src", "tools", "tests", "benchmarks", "examples")
+# Packages of earlier releases, as they were.
+FROZEN = "tests/packages/0.1.0"
 
 _Documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -33,6 +35,7 @@ def find(root: Path, held: Iterable[str]) -> list[str]:
     for name in held:
         place = root / name
         paths = sorted(place.rglob("*.py")) if place.is_dir() else [place]
+        paths = [path for path in paths if not path.is_relative_to(root / FROZEN)]
         if not place.exists():
             messages.append(f"{name}: is not there; correct HELD in tools/lint/docstrings.py")
             continue

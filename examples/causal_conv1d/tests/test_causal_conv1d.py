@@ -1,4 +1,4 @@
-"""What the public function does beside the operator, which `graft check` proves."""
+"""The public function beside the operator, which `graft check` proves."""
 
 import pytest
 import torch

@@ -26,7 +26,7 @@ def threshold_of(p: float) -> int:
 
 
 def scale_of(p: float) -> float:
-    """What is kept is multiplied by this."""
+    """The factor of what is kept."""
     return 1 / (1 - p) if p < 1 else 1.0
 
 

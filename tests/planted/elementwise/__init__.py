@@ -186,7 +186,7 @@ def _draw(random: Random) -> Sample:
 
 
 class _Layer(torch.nn.Module):
-    """What forgets_its_state is named for: a factor that is neither a parameter nor a buffer."""
+    """The layer that forgets_its_state is named for, with a factor that is neither a parameter nor a buffer."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -67,7 +67,7 @@ class _Kind:
 
 
 def _named(name: str, explain: Callable[..., None]) -> Callable[..., None]:
-    """What explains arguments, with the name of the operator in front."""
+    """A function that explains arguments, with the name of the operator in front."""
 
     def named(*arguments: Any) -> None:
         try:

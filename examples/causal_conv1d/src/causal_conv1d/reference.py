@@ -1,11 +1,11 @@
-"""What causal_conv1d means: its kernels are compared with this."""
+"""The meaning of causal_conv1d: its kernels are compared with this."""
 
 import torch
 from torch import Tensor
 
 
 def _extended(input: Tensor, weight: Tensor, initial_state: Tensor | None) -> Tensor:
-    """What the convolution reads (batch, channels, width - 1 + length): the past, then the input.
+    """The numbers that the convolution reads (batch, channels, width - 1 + length): the past, then the input.
 
     It is in the dtype that sums are kept in, float32 for dtypes of two bytes.
     """

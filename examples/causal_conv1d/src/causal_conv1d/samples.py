@@ -39,11 +39,11 @@ class _Case(NamedTuple):
         return self._sequence(), Drawn((self.channels, self.width)), bias, self._state(self.past), self.silu
 
     def forward(self) -> Sample:
-        """As a call of causal_conv1d."""
+        """The sample as a call of causal_conv1d."""
         return Sample(self.name, self._others)
 
     def backward(self) -> Sample:
-        """As a call of causal_conv1d_backward."""
+        """The sample as a call of causal_conv1d_backward."""
         return Sample(self.name, (self._sequence(), self._state(self.goes_on), *self._others))
 
 
@@ -123,7 +123,7 @@ _LAYERS = tuple(
 def _by_pytorch(
     input: Tensor, weight: Tensor, bias: Tensor | None, initial_state: Tensor | None, silu: bool
 ) -> tuple[Tensor, Tensor]:
-    """What PyTorch offers: a convolution that is padded on both sides, and cut."""
+    """PyTorch's way: a convolution that is padded on both sides, and cut."""
     past, length = weight.shape[1] - 1, input.shape[2]
     if initial_state is None:
         sums = functional.conv1d(input, weight[:, None], bias, padding=past, groups=input.shape[1])[..., :length]

@@ -1,4 +1,4 @@
-"""What the operators mean: their kernels are compared with this."""
+"""The meaning of the operators: their kernels are compared with this."""
 
 import torch
 from torch import Tensor
