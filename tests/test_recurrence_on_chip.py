@@ -20,6 +20,7 @@ from torchgraft.recurrence import Recurrence
 
 gru = Recurrence("on_chip::gru", cells.make("gru"))
 gradients = gru.gradients
+peephole = Recurrence("on_chip::peephole", cells.make("peephole")).gradients
 """
 CALLS = """
 import torch
@@ -46,13 +47,26 @@ def environment(tmp_path):
     return {**os.environ, "PYTHONPATH": paths, "TORCHGRAFT_EMULATED_MULTIPROCESSORS": "16"}
 
 
+def expect_passed(count, environment, folder, operators, *options):
+    """Expects that `graft check` finds nothing wrong with operators that `declared` has, and checks so often."""
+    command = [sys.executable, "-m", "torchgraft", "check", *(f"declared:{name}" for name in operators)]
+    options = ["--device", "cuda", "--emulate", *options]
+    done = subprocess.run([*command, *options], env=environment, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{count} passed, 0 failed" in done.stdout
+
+
 @pytest.mark.slow
 def test_its_values_hold_and_no_thread_races_another(tmp_path, environment):
-    command = [sys.executable, "-m", "torchgraft", "check", "declared:gru", "declared:gradients"]
-    options = ["--device", "cuda", "--emulate", "--property", "value", "--dtype", "bfloat16", "--dtype", "float32"]
-    done = subprocess.run([*command, *options], env=environment, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "8 passed, 0 failed" in done.stdout
+    options = ["--property", "value", "--dtype", "bfloat16", "--dtype", "float32"]
+    expect_passed(8, environment, tmp_path, ["gru", "gradients"], *options)
+
+
+@pytest.mark.slow
+def test_a_gradient_beside_an_infinite_one_meets_an_infinite_weight(tmp_path, environment):
+    # Of these calls one has a finite gradient of a gate in a row of infinite ones, and a weight of -inf for it.
+    options = ["--property", "non_finite", "--dtype", "float32", "--sample", "to states alone, back", "--seed", "0"]
+    expect_passed(1, environment, tmp_path, ["peephole"], "--quick", *options)
 
 
 @pytest.mark.slow

@@ -3,9 +3,11 @@
 A tile is a row, with all of its columns in registers. Helion would tune rows, warps and stages at the first call of a
 problem on a GPU, for minutes; here a configuration is given. Arithmetic is in float32, and in float64 for float64.
 
-Three things are so because Helion 1.5.0 went wrong otherwise, on an H200. Sizes are static: with dynamic ones a kernel
+Five things are so because Helion 1.5.0 went wrong otherwise, on an H200. Sizes are static: with dynamic ones a kernel
 wrote one column of 24 where a call before had one. `epsilon` is a constant, since a number is handed over in float32,
-also to arithmetic in float64. And `torch.sigmoid` of float64 is only as exact as float32.
+also to arithmetic in float64. `torch.sigmoid` and `torch.sqrt` of float64 are only as exact as float32, so that they
+are not used. A quotient and `torch.rsqrt` of float32 are not rounded to the nearest; one of each row multiplies all of
+its elements, so those two are in float64. Indices have 64 bits, as 2**31 elements and more may lie between two rows.
 """
 
 import helion
@@ -25,8 +27,9 @@ def _forward(input: Tensor, gate: Tensor, weight: Tensor, epsilon: hl.constexpr,
     for row in hl.tile(rows):
         g = gate[row, :].to(wide)
         gated = input[row, :].to(wide) * (g / (1 + torch.exp(-g)))
-        scale = torch.rsqrt((gated * gated).sum(-1) / columns + epsilon)
-        output[row, :] = (gated * scale[:, None] * weight[:].to(wide)[None, :]).to(input.dtype)
+        mean_square = (gated * gated).sum(-1).to(torch.float64) / columns
+        scale = torch.rsqrt(mean_square + epsilon).to(wide)[:, None]
+        output[row, :] = (gated * scale * weight[:].to(wide)[None, :]).to(input.dtype)
     return output
 
 
@@ -43,7 +46,8 @@ def _backward(
         sigmoid = 1 / (1 + torch.exp(-g))
         silu = g * sigmoid
         gated = value * silu
-        scale = torch.rsqrt((gated * gated).sum(-1) / columns + epsilon)[:, None]
+        mean_square = (gated * gated).sum(-1).to(torch.float64) / columns
+        scale = torch.rsqrt(mean_square + epsilon).to(wide)[:, None]
         normalized = gated * scale
         weighted = grad * weight[:].to(wide)[None, :]
         mean = ((weighted * normalized).sum(-1) / columns)[:, None]

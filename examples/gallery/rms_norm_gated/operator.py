@@ -34,8 +34,8 @@ def _gradient(
     epsilon: float,
 ) -> tuple[Tensor, ...]:
     input_grad, gate_grad, weight_grads = rms_norm_gated_backward(output_grads[0], input, gate, weight, epsilon)
-    weight_grads = weight_grads.reshape(weight_grads.shape[:-1].numel(), weight.shape[0])
-    return input_grad, gate_grad, weight_grads.sum(0).to(weight.dtype)
+    rows = torch.atleast_2d(weight_grads).flatten(0, -2)
+    return input_grad, gate_grad, rows.sum(0).to(weight.dtype)
 
 
 rms_norm_gated = Operator(

@@ -159,10 +159,13 @@ __device__ __forceinline__ uint32_t pair_at(const Half* from, bool is_there) {
   return is_there ? *reinterpret_cast<const uint32_t*>(from) : 0u;
 }
 
-// 2**e where the largest magnitude of a warp's numbers is 2**e to 2**(e + 1); an infinite one stays so when
-// it is divided by that, and NaN counts for nothing.
+// 2**e where the largest finite magnitude of a warp's numbers is 2**e to 2**(e + 1). Infinite ones stay so
+// when they are divided by that. If they counted, the numbers beside them would become zero, and zero times
+// an infinite weight is NaN.
 __device__ __forceinline__ float power_below_largest(float magnitude) {
-  uint32_t most = isnan(magnitude) ? 0u : __float_as_uint(magnitude);
+  constexpr uint32_t kInfinity = 0xffu << 23;
+  uint32_t most = __float_as_uint(magnitude);
+  if (most >= kInfinity) most = 0;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   most = __reduce_max_sync(0xffffffffu, most);
 #endif

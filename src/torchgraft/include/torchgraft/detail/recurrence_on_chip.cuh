@@ -191,12 +191,21 @@ bool run_on_chip(ForwardSteps& steps, cudaStream_t stream) {
   return true;
 }
 
-// A place for what the steps back leave for products, (steps, batch, columns): in float, or if a call has two
-// bytes as what tensor cores multiply.
-template <Weights kWeights>
-Kept place_for(const BackwardSteps& steps, int64_t columns, std::optional<Factor>& factor) {
+// Whether the products at the end are made in float, as they are so few that launches cost more. What two
+// bfloat16 lose of a number shows in a sum of few terms; of many terms, such errors mostly cancel.
+template <typename Cell>
+bool has_few_products(const Sizes& sizes) {
+  constexpr int64_t kFew = int64_t{1} << 26;
+  const int64_t gates = Cell::kGates * sizes.units;
+  return sizes.steps * sizes.batch * gates * std::max(sizes.units, sizes.features) <= kFew;
+}
+
+// A place for what the steps back leave for products, (steps, batch, columns): in float, or as pairs of
+// bfloat16, which tensor cores multiply.
+inline Kept place_for(const BackwardSteps& steps, int64_t columns, bool in_float,
+                      std::optional<Factor>& factor) {
   const int64_t rows = steps.sizes.steps * steps.sizes.batch;
-  if (kWeights == Weights::in_two_halves) {
+  if (in_float) {
     factor = Factor{empty_contiguous({rows, columns}, steps.gates)};
     return {mutable_data_of<float>(factor->matrix), nullptr, nullptr};
   }
@@ -224,10 +233,11 @@ bool run_on_chip(BackwardSteps& steps, cudaStream_t stream) {
     pass.parameter_grads[p] = mutable_data_of<float>(steps.sums[p]);
   }
   const int64_t width = Cell::kGates * steps.sizes.units;
-  pass.gates_grad = place_for<kWeights>(steps, width, steps.gates_grad);
-  pass.messages = place_for<kWeights>(steps, steps.sizes.units, steps.messages);
+  const bool in_float = kWeights == Weights::in_two_halves || has_few_products<Cell>(steps.sizes);
+  pass.gates_grad = place_for(steps, width, in_float, steps.gates_grad);
+  pass.messages = place_for(steps, steps.sizes.units, in_float, steps.messages);
   if constexpr (Cell::kGatesApart) {
-    pass.message_gates_grad = place_for<kWeights>(steps, width, steps.message_gates_grad);
+    pass.message_gates_grad = place_for(steps, width, in_float, steps.message_gates_grad);
   } else {
     steps.message_gates_grad = steps.gates_grad;
   }

@@ -311,7 +311,7 @@ class BackwardOnChip : Member {
 #pragma unroll
     for (int g = 0; g < kGates; ++g) {
       scaled[g] = has_unit() ? message_gates_grad[g] * of_units_[g * kUnits + lane_] : 0.0f;
-      largest = fmaxf(largest, fabsf(scaled[g]));
+      largest = fmaxf(largest, finite_magnitude(scaled[g]));
     }
     const float scale = power_below_largest(largest);
     const float factor = one_over(scale);
