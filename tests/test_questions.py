@@ -418,6 +418,29 @@ def test_the_gradient_of_random_results_is_that_of_the_same_numbers(is_right):
     assert message.startswith("numerical differentiation gives another gradient, for the same random numbers")
 
 
+@pytest.mark.parametrize("kind", ["int", "SymInt"])
+def test_code_is_not_compiled_again_for_each_seed(kind):
+    def added(input, seed):
+        return input + _noise(input, seed)
+
+    operator = _declare(
+        f"seeded_{kind.lower()}(Tensor input, {kind} seed) -> Tensor",
+        added,
+        reference=added,
+        shapes="... -> ...",
+        gradient=lambda needs_grad, grads, saved, input, seed: (grads[0].clone(),),
+        random=("seed",),
+    )
+    samples = Samples([Sample("rows", (Drawn((4, 7)), 3))])
+    if kind == "SymInt":
+        _report(operator, samples, "compile")
+        return
+    message = _message(operator, samples, "compile")
+    assert message == (
+        "torch.compile compiles again for each new value of seed, which is `int` in the schema: write `SymInt seed`"
+    )
+
+
 def test_random_steps_may_have_the_gradient_that_their_definition_gives_them():
     def rounded(input, seed):
         return (input + _noise(input, seed)).floor()

@@ -384,6 +384,9 @@ def _declarations(name: str, found: Sequence[Stub], is_complete: bool, on_gpu: b
             declared.append(stubs.joined("not_differentiable=[", zero, "]", 4))
         declared += [_dtypes(stub), *([] if on_gpu else ['kernels={"cpu": FLOATING}'])]
         lines = "".join(f"    {line},\n" for line in declared)
+        if seeds := [f'"{each.name}"' for each in stub.arguments if stubs.is_seed(each)]:
+            named = f"({', '.join(seeds)}{',' if len(seeds) == 1 else ''})"
+            lines += f"    # Add `random={named}` as soon as the results follow from it.\n"
         body += "\n" * (2 if body else 1) + f"{_called(stub)} = Operator(\n{lines})\n"
     summary = f"The declaration of {first.name}: what PyTorch must know about it, and nothing about how it is computed."
     return _module(summary, body, [f"from {name} import reference"])

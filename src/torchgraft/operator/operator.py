@@ -106,8 +106,8 @@ class Operator:
             with an entry.
         sizes_from_data: whether sizes of results depend on the values of tensors, as the number of boxes kept does.
             `output` then uses `torchgraft.unknown_size()` for a size that it does not know.
-        random: names of integer arguments, such as a seed, that determine random results. A kernel then need not give
-            the same numbers as the reference; the check compares their distributions.
+        random: names of integer arguments, such as `SymInt seed`, that determine random results. A kernel then need not
+            give the same numbers as the reference; the check compares their distributions.
         mixed: names of tensor arguments, except the first, that may have another of `dtypes` than the others.
             Autocast 'lower' leaves them in float32; the kernel then rounds them to the dtype of the first argument.
         explain: raises a ValueError or TypeError if the arguments are wrong, and otherwise returns.
