@@ -80,7 +80,8 @@ class Operator:
             are never kept.
         saved_outputs: names of visible results that `gradient` reads, as the schema names them. They are kept, and
             `saved` holds them in the order of the schema, before the hidden results. A caller that changes one of them
-            in place before the backward pass gets autograd's error.
+            in place before the backward pass gets autograd's error. They have the dtypes of the results: what must be
+            more accurate in float16 is a hidden result, in float32.
         not_differentiable: names of tensor arguments and results, as the schema names them, that have no gradient.
             Integers and booleans never have one.
         visible_outputs: how many of the schema's results a caller gets. The others are kept for the gradient and are
