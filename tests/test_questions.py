@@ -455,6 +455,27 @@ def test_random_steps_may_have_the_gradient_that_their_definition_gives_them():
     _report(operator, Samples([Sample("rows", (Drawn((4, 7)), 3))]), "gradient")
 
 
+@pytest.mark.parametrize("is_defined", [False, True])
+def test_a_gradient_that_passes_a_step_is_defined_by_the_reference(is_defined):
+    def reference(input):
+        return input.sign().detach() + (input - input.detach()) if is_defined else input.sign()
+
+    operator = _declare(
+        f"passed_{is_defined}(Tensor input) -> Tensor",
+        lambda input: input.sign(),
+        reference=reference,
+        shapes="n d -> n d",
+        gradient=lambda needs_grad, grads, saved, input: (grads[0].clone(),),
+    )
+    if is_defined:
+        _report(operator, _ROWS, "gradient")
+        return
+    message = _message(operator, _ROWS, "gradient")
+    assert (
+        "that of the reference is zero everywhere; if it is to pass a step, the reference has to define it" in message
+    )
+
+
 def test_a_number_that_one_branch_ignores_is_named():
     def total(input, dim, factor):
         return input.sum(dim) * (factor if dim % input.dim() == input.dim() - 1 else 2.0)

@@ -64,9 +64,19 @@ def check_gradient(call: Call) -> None:
             at = call, place, one, other, output_grads, close
             if divides_otherwise(*at) or is_right_between_kinks(*at):
                 continue
-            if why := _of_rounded_results(call, one, other):
+            if why := _of_steps(other) or _of_rounded_results(call, one, other):
                 raise wrong.explained(f"{wrong}; {why}") from wrong
             raise
+
+
+def _of_steps(expected: Tensor) -> str:
+    """How a gradient that passes a step on purpose is defined, if that of the reference is zero; empty if it is not."""
+    if expected.any():
+        return ""
+    return (
+        "that of the reference is zero everywhere; if it is to pass a step, the reference has to define it, as"
+        " `hard.detach() + (soft - soft.detach())` does"
+    )
 
 
 def _of_rounded_results(call: Call, found: Tensor, expected: Tensor) -> str:
