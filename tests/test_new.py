@@ -95,6 +95,19 @@ def test_a_package_of_shapes_holds_what_is_asked_of_it(tmp_path):
     assert 'shapes="... columns, ... columns, columns -> ... columns, columns"' in (package / "operator.py").read_text()
 
 
+def test_borders_of_sequences_rise_in_samples_that_say_where_better_ones_come_from(tmp_path):
+    schema = "(Tensor values, Tensor offsets, Tensor index) -> Tensor"
+    options = {"schema": schema, "shapes": "n d, m, n -> n d", "integers": ("offsets", "index")}
+    folder, package = make("new_borders", tmp_path, **options)
+    written = (package / "samples.py").read_text()
+    assert "Drawn((m,), dtype=torch.int64, high=2, ordered=True)" in written
+    assert "Drawn((n,), dtype=torch.int64, high=2)" in written
+    assert "# offsets: rises, from any number to any other. " in written
+    assert "`packed_samples` and `draw_packed`" in written
+    expect_formatted(folder)
+    assert holds(folder, "value").results
+
+
 @pytest.mark.parametrize("said", ["int", "SymInt"])
 def test_a_seed_is_a_number_that_compiled_code_takes_every_value_of(said, tmp_path):
     schema = f"(Tensor input, {said} seed, int groups=1) -> Tensor"
