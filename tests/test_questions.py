@@ -46,6 +46,18 @@ def test_an_infinite_first_element_reaches_no_other_row(seed):
     )
 
 
+@pytest.mark.parametrize("factor", [0.5, float("inf")])
+def test_what_is_found_where_nan_is_expected_is_shown_as_it_is(factor):
+    def without_nan(input):
+        return torch.where(input.isnan(), factor, input)
+
+    operator = _declare("without_nan(Tensor input) -> Tensor", without_nan, reference=lambda input: input.clone())
+    report = check(operator, _ROWS, properties=["non_finite"], device="cpu", quick=True)
+    operator.undeclare()
+    failure = report.failures[0].failure
+    assert (failure.expected, failure.found) == ("nan", "inf" if factor > 1 else "0.5, which is finite")
+
+
 def _last_peak(input):
     reverse = input.flip(-1).max(-1)
     return reverse.values, input.shape[-1] - 1 - reverse.indices
