@@ -73,7 +73,7 @@ class CheckReport:
         left_out: the kernels that did not run where their users run them.
         unreached: the lines of kernels in Python that no property has run; empty if only some properties were asked.
         not_asked: the properties that were left out because they are asked in other dtypes than the chosen ones.
-        stopped_in: what ran when the check was stopped, as 'compile of mul_constant on cpu in float32'.
+        stopped_in: what ran when the check was stopped, as 'compile of NAME on cpu in float32'.
     """
 
     results: tuple[Result, ...]

@@ -54,7 +54,7 @@ class LiveCheck:
 
     @property
     def running(self) -> list[str]:
-        """What runs, as `compile of mul_constant on cpu in float32`."""
+        """The jobs that run, as `compile of NAME on cpu in float32`."""
         several = [f"{row_of(job)} of {job.name} on {job.where} in {job.dtype_name}" for job in self._running.values()]
         return list(dict.fromkeys(several))
 
