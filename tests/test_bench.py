@@ -224,6 +224,8 @@ class TestRefusals:
         row = measure(candidate(twice, ("reference",)), STOPWATCH, slow)
         assert row.time is None
         assert "so the measurement is wrong" in row.problem
+        # The floor is measured too.
+        assert "Measure again on an idle machine" in row.problem
         assert row.bound == "memory"
 
     def test_a_row_may_need_fewer_operations_than_the_operator_counts(self, twice):

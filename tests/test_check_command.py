@@ -25,6 +25,7 @@ from documents import read_document
 from torchgraft.checking import PROPERTIES
 from torchgraft.checking.jobs import SMOKE, Job, make_jobs
 from torchgraft.checking.kernels import kernel_folder_of
+from torchgraft.checking.report import live as live_check
 from torchgraft.checking.report.board import Board
 from torchgraft.checking.report.check_report import CheckReport
 from torchgraft.checking.report.live import LiveCheck
@@ -192,6 +193,10 @@ def test_a_check_that_is_stopped_tells_what_it_came_to(folder, tmp_path):
     written = json.loads(report.read_text())
     assert not written["passed"]
     assert written["unfinished"] > 0
+    # Its last line.
+    *_, last = said.splitlines()
+    assert last == f"it was stopped in {written['stopped_in'][0]}"
+    assert re.fullmatch(r"stress of \S*good on cpu in float32", written["stopped_in"][0])
     assert not list((tmp_path / "temporary").glob("graft*"))
 
 
@@ -413,6 +418,22 @@ def test_without_a_terminal_nothing_is_shown_live():
     text = console.file.getvalue()
     assert text.count("because") == 1
     assert "no property was applicable: 0 passed, 0 failed, 4 not applicable, in 1 min 1 s" in text
+
+
+def test_without_a_terminal_a_line_now_and_then_says_what_runs(monkeypatch, capsys):
+    monkeypatch.setattr(live_check, "_SECONDS_BETWEEN_LINES", 0.01)
+    jobs = make_jobs(find_subjects(["mul_constant"]), devices=["cpu"], properties=["value", "compile"])
+    said = ""
+    with LiveCheck(Console(file=io.StringIO(), width=80), jobs) as live:
+        live.start(jobs[0])
+        live.finish(jobs[0], jobs[0].result("pass", 1.0))
+        live.start(jobs[-1])
+        while "1 of" not in said:
+            said += capsys.readouterr().err
+    (line,) = [each for each in said.splitlines() if each.startswith("1 of")][:1]
+    assert re.fullmatch(
+        rf"1 of {len(jobs)} done after \d+ s; running: compile of \S*mul_constant on cpu in float32", line
+    )
 
 
 # Sanitizers.

@@ -282,6 +282,19 @@ def test_a_rival_without_a_kernel_for_a_dtype_is_no_failure_and_one_that_takes_n
         assert {result.status for result in results} == {status}
 
 
+def test_a_rival_that_computes_something_else_is_named_and_one_of_lower_precision_is_none():
+    def coarse(input):
+        # Of 16 levels, as a quantization to four bits has them.
+        step = input.abs().amax().clamp(min=1e-6) / 8 if input.numel() else 1
+        return ((2 * input / step).round() * step).to(input.dtype)
+
+    for rival, problem in ((lambda input: input, "computes something else"), (coarse, ""), (torch.sum, "other shapes")):
+        asked = replace(samples["correct"], rivals={"rival": rival})
+        for result in check(correct, asked, properties=["accuracy"], device="cpu").results:
+            said = "" if result.failure is None else result.failure.message
+            assert (problem in said) if problem else not said, said
+
+
 def test_pytorch_adds_halves_up_in_float32_where_it_computes_what_is_asked(monkeypatch):
     """Kernels are asked with PyTorch's switches as they are: what they make of its products they answer for."""
     permitted = {}

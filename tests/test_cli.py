@@ -107,6 +107,30 @@ process.join()
     assert there.endswith("UserWarning: another")
 
 
+def test_nothing_is_said_of_what_a_process_that_was_ended_leaves_behind(tmp_path):
+    """A check that is stopped kills its workers, and compilers in them have semaphores."""
+    (tmp_path / "leaving.py").write_text("""
+import multiprocessing
+import os
+import signal
+from torchgraft.machine.processes import clean_processes
+
+def leave():
+    global semaphore
+    semaphore = multiprocessing.get_context("spawn").Semaphore()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    process = clean_processes().Process(target=leave)
+    process.start()
+    process.join()
+    print(process.exitcode)
+""")
+    command = [sys.executable, str(tmp_path / "leaving.py")]
+    finished = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (finished.stdout, finished.stderr) == ("-9\n", "")
+
+
 def test_importing_torchgraft_imports_nothing_heavier_than_torch_and_its_samples_no_compiler():
     heavy = {"typer", "rich", "sklearn", "matplotlib", "hypothesis", "pytest", "torch._dynamo", "sympy"}
     program = f"""

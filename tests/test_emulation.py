@@ -17,7 +17,7 @@ import torch
 import devices
 import torchgraft
 from torchgraft import Operator, native
-from torchgraft.emulation import library, own
+from torchgraft.emulation import library, own, translate
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the emulator of CUDA is written for Linux"),
@@ -389,6 +389,36 @@ def test_a_mistake_is_an_error_that_names_it(mistakes, mistake, says):
         getattr(mistakes, mistake)(NUMBERS)
     # And the next launch is not affected.
     assert mistakes.sum(NUMBERS)[0] == 2016
+
+
+def test_a_declaration_of_shared_memory_may_be_of_several_variables(mistakes):
+    assert mistakes.declare(NUMBERS).tolist() == mistakes.sum(NUMBERS).tolist()
+
+
+@pytest.mark.parametrize(
+    ("declared", "names"),
+    [
+        ("unsigned long long a, b;", ["unsigned long long a", "unsigned long long b"]),
+        ("float x[2][8],\n    y [N < 4 ? 1 : 2];", ["float[2][8] x", "float[N < 4 ? 1 : 2] y"]),
+        ("std::pair<int, float> pair, pairs[3];", ["std::pair<int, float> pair", "std::pair<int, float>[3] pairs"]),
+        ("A /* or B */ a[2 * (N + 1)];", ["A[2 * (N + 1)] a"]),
+        ("alignas(16) unsigned char bytes[64];", ["unsigned char[64] bytes"]),
+        ("T* pointer;", None),
+    ],
+)
+def test_declarations_of_shared_memory_are_read(declared, names, tmp_path):
+    source = tmp_path / "shared.cu"
+    source.write_text(f"// Sums are in __shared__ memory.\nvoid kernel() {{\n  __shared__ {declared}\n}}\n")
+    if names is None:
+        with pytest.raises(translate.TranslationError, match="that is not of variables and arrays alone"):
+            translate.translate(source)
+        return
+    text = translate.translate(source)
+    found = re.findall(r"static const char (\w+)_key = 0; std::type_identity_t<(.+?)>& \1 = ", text)
+    assert [f"{kind} {name}" for name, kind in found] == names
+    assert (", 16));" in text) == declared.startswith("alignas")
+    # Behind the line that names the file.
+    assert text.count("\n") == source.read_text().count("\n") + 1
 
 
 @pytest.mark.parametrize("mistake", ["too_much_shared_memory", "too_much_declared", "too_many_threads"])

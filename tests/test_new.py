@@ -95,6 +95,29 @@ def test_a_package_of_shapes_holds_what_is_asked_of_it(tmp_path):
     assert 'shapes="... columns, ... columns, columns -> ... columns, columns"' in (package / "operator.py").read_text()
 
 
+def test_borders_of_sequences_rise_in_samples_that_say_where_better_ones_come_from(tmp_path):
+    schema = "(Tensor values, Tensor offsets, Tensor index) -> Tensor"
+    options = {"schema": schema, "shapes": "n d, m, n -> n d", "integers": ("offsets", "index")}
+    folder, package = make("new_borders", tmp_path, **options)
+    written = (package / "samples.py").read_text()
+    assert "Drawn((m,), dtype=torch.int64, high=2, ordered=True)" in written
+    assert "Drawn((n,), dtype=torch.int64, high=2)" in written
+    assert "# offsets: rises, from any number to any other. " in written
+    assert "`packed_samples` and `draw_packed`" in written
+    expect_formatted(folder)
+    assert holds(folder, "value").results
+
+
+@pytest.mark.parametrize("said", ["int", "SymInt"])
+def test_a_seed_is_a_number_that_compiled_code_takes_every_value_of(said, tmp_path):
+    schema = f"(Tensor input, {said} seed, int groups=1) -> Tensor"
+    folder, package = make(f"new_seeded_{said.lower()}", tmp_path, schema=schema, shapes="... -> ...")
+    declared = (package / "operator.py").read_text()
+    assert "(Tensor input, SymInt seed, int groups=1) -> Tensor" in declared
+    assert 'Add `random=("seed",)`' in declared
+    assert holds(folder, "value", "compile").results
+
+
 @pytest.mark.parametrize("name", ["several", "moments"])
 def test_a_backward_of_several_results_holds_what_is_asked_of_it(name, tmp_path):
     """A result that has the shape of one before is zero, so that a gradient is that of one result."""
@@ -280,6 +303,13 @@ def test_the_command_lists_what_it_made(tmp_path, monkeypatch):
     listed = result.stdout.partition("\n\n")[0].splitlines()
     assert listed == sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert "new_listed/src/new_listed/cuda.cu" in listed
+
+
+def test_the_command_says_which_numbers_it_wrote_otherwise(tmp_path, monkeypatch):
+    schemas = {"new_noise": "(Tensor input, int noise_seed) -> Tensor", "new_scale": "(Tensor input, int n) -> Tensor"}
+    said = {name: invoke(tmp_path, monkeypatch, name, "--schema", text).stdout for name, text in schemas.items()}
+    told = "numbers that change from call to call are SymInt"
+    assert {name: told in text for name, text in said.items()} == {"new_noise": True, "new_scale": False}
 
 
 def test_the_command_adds_an_operator(tmp_path, monkeypatch):

@@ -46,6 +46,18 @@ def test_an_infinite_first_element_reaches_no_other_row(seed):
     )
 
 
+@pytest.mark.parametrize("factor", [0.5, float("inf")])
+def test_what_is_found_where_nan_is_expected_is_shown_as_it_is(factor):
+    def without_nan(input):
+        return torch.where(input.isnan(), factor, input)
+
+    operator = _declare("without_nan(Tensor input) -> Tensor", without_nan, reference=lambda input: input.clone())
+    report = check(operator, _ROWS, properties=["non_finite"], device="cpu", quick=True)
+    operator.undeclare()
+    failure = report.failures[0].failure
+    assert (failure.expected, failure.found) == ("nan", "inf" if factor > 1 else "0.5, which is finite")
+
+
 def _last_peak(input):
     reverse = input.flip(-1).max(-1)
     return reverse.values, input.shape[-1] - 1 - reverse.indices
@@ -418,6 +430,29 @@ def test_the_gradient_of_random_results_is_that_of_the_same_numbers(is_right):
     assert message.startswith("numerical differentiation gives another gradient, for the same random numbers")
 
 
+@pytest.mark.parametrize("kind", ["int", "SymInt"])
+def test_code_is_not_compiled_again_for_each_seed(kind):
+    def added(input, seed):
+        return input + _noise(input, seed)
+
+    operator = _declare(
+        f"seeded_{kind.lower()}(Tensor input, {kind} seed) -> Tensor",
+        added,
+        reference=added,
+        shapes="... -> ...",
+        gradient=lambda needs_grad, grads, saved, input, seed: (grads[0].clone(),),
+        random=("seed",),
+    )
+    samples = Samples([Sample("rows", (Drawn((4, 7)), 3))])
+    if kind == "SymInt":
+        _report(operator, samples, "compile")
+        return
+    message = _message(operator, samples, "compile")
+    assert message == (
+        "torch.compile compiles again for each new value of seed, which is `int` in the schema: write `SymInt seed`"
+    )
+
+
 def test_random_steps_may_have_the_gradient_that_their_definition_gives_them():
     def rounded(input, seed):
         return (input + _noise(input, seed)).floor()
@@ -430,6 +465,27 @@ def test_random_steps_may_have_the_gradient_that_their_definition_gives_them():
         random=("seed",),
     )
     _report(operator, Samples([Sample("rows", (Drawn((4, 7)), 3))]), "gradient")
+
+
+@pytest.mark.parametrize("is_defined", [False, True])
+def test_a_gradient_that_passes_a_step_is_defined_by_the_reference(is_defined):
+    def reference(input):
+        return input.sign().detach() + (input - input.detach()) if is_defined else input.sign()
+
+    operator = _declare(
+        f"passed_{is_defined}(Tensor input) -> Tensor",
+        lambda input: input.sign(),
+        reference=reference,
+        shapes="n d -> n d",
+        gradient=lambda needs_grad, grads, saved, input: (grads[0].clone(),),
+    )
+    if is_defined:
+        _report(operator, _ROWS, "gradient")
+        return
+    message = _message(operator, _ROWS, "gradient")
+    assert (
+        "that of the reference is zero everywhere; if it is to pass a step, the reference has to define it" in message
+    )
 
 
 def test_a_number_that_one_branch_ignores_is_named():

@@ -238,3 +238,31 @@ def test_names_that_cannot_be_saved_are_refused(schema, named, gradient, problem
             saved_outputs=named,
             visible_outputs=1,
         )
+
+
+@pytest.mark.parametrize("factor", [1.0, 3.0])
+def test_a_gradient_from_rounded_results_says_what_to_save_instead(factor):
+    """In float32 it is right; a formula that is wrong in float16 too is told as it was."""
+
+    def gradient(needs_grad, output_grads, saved, input):
+        output, wide = saved[0].float(), output_grads[0].float()
+        return (factor * output * (wide - (wide * output).sum(-1, keepdim=True))).to(input.dtype)
+
+    softmax = Operator(
+        f"saved_outputs::softmax_{factor:.0f}(Tensor input) -> (Tensor output)",
+        reference=lambda input: torch.softmax(input, -1),
+        shapes="... d -> ... d",
+        gradient=gradient,
+        saved_outputs=("output",),
+        kernels="reference",
+    )
+    samples = Samples([Sample("rows", (Drawn((30, 3)),))], summed=lambda input: input.shape[-1])
+    report = torchgraft.check(softmax, samples, device="cpu", properties=["gradient"])
+    said = {result.dtype: result.failure.message for result in report.failures}
+    told = (
+        "; the formula reads output (`saved_outputs`), rounded to {}: keep what it needs in float32, as a hidden result"
+    )
+    for dtype in ("float16", "bfloat16"):
+        assert said[dtype].startswith("the gradient of input is wrong")
+        assert (told.format(dtype) in said[dtype]) == (factor == 1)
+    assert ("float32" in said) == (factor != 1)

@@ -1,7 +1,9 @@
 """Exit statuses: each kind of each command is what the table in docs/api/commands.md says."""
 
 import importlib.util
+import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,21 @@ def test_zero_is_yes_and_one_is_no(tmp_path):
 def test_two_is_no_answer(words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert status(*words.split()) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the emulator of CUDA is written for Linux")
+def test_kernels_that_the_emulator_cannot_compile_are_a_failure_in_the_report(tmp_path):
+    folder, report = tmp_path / "status_emulated", tmp_path / "report.json"
+    folder.mkdir()
+    text = OPERATOR.format(name="status_emulated", factor=2).replace('kernels={"cpu"', 'kernels={"cuda"')
+    loaded = 'from pathlib import Path; torchgraft.native.load("status_emulated", Path(__file__).parent)'
+    (folder / "operator.py").write_text(re.sub(r"status_emulated\.kernel.*", loaded, text))
+    (folder / "cuda.cu").write_text("__global__ void kernel() { __shared__ float* pointer; }\n")
+    command = ("check", folder, "--device", "cuda", "--emulate", "--property", "value", "--quick", "--json", report)
+    assert status(*command) == 1
+    failed = [each for each in json.loads(report.read_text())["results"] if each["status"] == "fail"]
+    assert [each["property"] for each in failed] == ["compiles"]
+    assert "a declaration of shared memory" in failed[0]["failure"]["message"]
 
 
 @pytest.mark.parametrize("command", ["check", "bench", "bench memory", "shard"])

@@ -258,7 +258,13 @@ def test_requirements_name_a_url_a_wheel_or_nothing(made, own_wheel, tmp_path):
     url = "git+https://example.org/torchgraft.git@0123abc"
     requirements = wheel.write_requirements(scaled, url)
     assert requirements is not None
-    assert requirements.read_text().splitlines()[1:] == ["--find-links .", f"torchgraft @ {url}", "scaled==1.0"]
+    first, made_with, without_cuda, *rest = requirements.read_text().splitlines()
+    assert rest == ["--find-links .", f"torchgraft @ {url}", "scaled==1.0"]
+    assert first == f"# torchgraft is on no package index: pip install -r {requirements.name}"
+    # The wheel was tried with this one, and pip would take another.
+    release = torch.__version__.partition("+")[0]
+    assert made_with.startswith(f"# It was made with PyTorch {release}. ")
+    assert f"pip install torch=={release} --index-url https://download.pytorch.org/whl/cpu" in without_cuda
     for wrong in (str(tmp_path), made[1]["path"], str(tmp_path / own_wheel.name), "torchgraft"):
         with pytest.raises(
             ValueError, match=rf"torchgraft must be a wheel of torchgraft or a URL, got {re.escape(wrong)}"

@@ -69,7 +69,7 @@ def _gradient(
 
 
 seeded_dropout = Operator(
-    "gallery::seeded_dropout(Tensor input, int seed, float p=0.5) -> Tensor",
+    "gallery::seeded_dropout(Tensor input, SymInt seed, float p=0.5) -> Tensor",
     reference=_reference,
     shapes="... -> ...",
     gradient=_gradient,

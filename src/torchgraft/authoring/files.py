@@ -384,6 +384,9 @@ def _declarations(name: str, found: Sequence[Stub], is_complete: bool, on_gpu: b
             declared.append(stubs.joined("not_differentiable=[", zero, "]", 4))
         declared += [_dtypes(stub), *([] if on_gpu else ['kernels={"cpu": FLOATING}'])]
         lines = "".join(f"    {line},\n" for line in declared)
+        if seeds := [f'"{each.name}"' for each in stub.arguments if stubs.is_seed(each)]:
+            named = f"({', '.join(seeds)}{',' if len(seeds) == 1 else ''})"
+            lines += f"    # Add `random={named}` as soon as the results follow from it.\n"
         body += "\n" * (2 if body else 1) + f"{_called(stub)} = Operator(\n{lines})\n"
     summary = f"The declaration of {first.name}: what PyTorch must know about it, and nothing about how it is computed."
     return _module(summary, body, [f"from {name} import reference"])
@@ -442,6 +445,13 @@ _NEEDED = "tuple(grad if needed else None for grad, needed in zip(grads, needs_g
 _GRADIENT_TAKES = (("needs_grad", "bool"), ("output_grads", "Tensor"), ("saved", "Tensor"))
 
 
+# Above the function that makes the arguments.
+_OF_BORDERS = """\
+# {named}: {rises}, from any number to any other. For borders from 0 to a length, with empty sequences and padding, make
+# the samples by `packed_samples` and `draw_packed` of torchgraft.sampling.
+"""
+
+
 def _samples(found: Sequence[Stub]) -> str:
     words = found[0].words
     taken = ["shape: tuple[int, ...]"] if words is None else sizes.parameters(words)
@@ -454,6 +464,10 @@ def _samples(found: Sequence[Stub]) -> str:
 
     for stub in found:
         add_function(stub.name, stubs.sample_values(stub))
+        if (rising := stubs.rising_of(stub)) and stub is found[0]:
+            named = " and ".join(rising)
+            rises = "rises" if len(rising) == 1 else "rise"
+            functions[-1] = _OF_BORDERS.format(named=named, rises=rises) + functions[-1]
         more = []
         if any(argument.optional or argument.optional_elements for argument in stub.arguments):
             without = stubs.sample_values(stub, without_optional=True)

@@ -251,7 +251,7 @@ def _operators(
         raise ValueError(
             f"{operator} cannot be the name of an operator, as {whose} has that name: rename it, as in my_{operator}"
         )
-    text = f"{name}::{operator}({signature}"
+    text = stubs.with_symbolic_numbers(f"{name}::{operator}({signature}")
     read = read_schema(text)
     if shapes is not None and schema is None:
         raise ValueError("--shapes describes the tensors of a schema: give --schema, too")

@@ -61,6 +61,32 @@ _IN_ENGLISH = {
 }
 
 
+# Numbers that are others in each call, by parts of their names.
+_CHANGING = r"(?:\w*_)?(?:seed|counter|position)(?:_\w*)?"
+
+
+def with_symbolic_numbers(schema: str) -> str:
+    """The schema with `SymInt` for `int` where a name says that the number is another one in each call, as a seed.
+
+    Code that torch.compile made is compiled again for each new value of an `int`.
+    """
+    return re.sub(rf"\bint(?=\??\s+{_CHANGING}\b)", "SymInt", schema)
+
+
+# Integers that rise, as they say where sequences begin.
+_RISING = r"(?:\w*_)?(?:offsets|starts|borders|indptr|cu_seqlens)(?:_\w*)?"
+
+
+def rising_of(stub: Stub) -> list[str]:
+    """The integers whose names say that they are borders of sequences, which rise."""
+    return [name for name in stub.integers if re.fullmatch(_RISING, name)]
+
+
+def is_seed(argument: Argument) -> bool:
+    """Whether the name of a number says that random values follow from it."""
+    return argument.kind in ("int", "SymInt") and not argument.is_list and "seed" in argument.name.split("_")
+
+
 class Copy(NamedTuple):
     """A result as it is until the author writes the operator.
 
@@ -372,8 +398,12 @@ def sample_values(stub: Stub, *, without_optional: bool = False) -> list[str]:
     found = []
     for argument in stub.arguments:
         text = _IN_PYTHON[argument.kind][1]
+        if argument.kind == "SymInt" and re.fullmatch(_CHANGING, argument.name):
+            # PyTorch makes constants of 0 and 1.
+            text = "7"
         if argument.name in stub.integers:
-            text = "Drawn(shape, dtype=torch.int64, high=2)"
+            ordered = ", ordered=True" if argument.name in rising_of(stub) else ""
+            text = f"Drawn(shape, dtype=torch.int64, high=2{ordered})"
         if stub.words is not None:
             if argument.holds_tensors:
                 text = text.replace("shape", sizes.expression(stub.words.arguments[argument.name]))

@@ -38,6 +38,8 @@ _RUNTIME = re.compile(r"(?:GLIBC|GLIBCXX|CXXABI|GCC)_[\d.]+")
 _PREFIX = "torchgraft-wheel-"
 # `ELF file    1: name.1.sm_90.cubin`, `PTX file    1: name.2.sm_120.ptx`.
 _CODE = re.compile(r"\.sm_(\w+)\.(cubin|ptx)$", re.MULTILINE)
+# The package index of PyTorch without CUDA.
+_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 _ERROR = re.compile(r"^[\w.]*(?:Error|Exception): ", re.MULTILINE)
 
 
@@ -159,9 +161,21 @@ def write_requirements(wheel: Wheel, torchgraft: str | None = None) -> Path | No
     file = folder / f"{name}-{version}-requirements.txt"
     # A wheel is named by its version, because pip looks for a path from the folder where it runs, and for the folder of
     # --find-links from that of the file.
-    lines = [f"# torchgraft is on no package index: pip install -r {file.name}", "--find-links ."]
+    lines = [f"# torchgraft is on no package index: pip install -r {file.name}", *_about_pytorch(), "--find-links ."]
     file.write_text("\n".join([*lines, line, f"{name}=={version}", ""]))
     return file
+
+
+def _about_pytorch() -> list[str]:
+    """The comments about PyTorch: which one the wheel was made with, and how to get that for the CPU alone.
+
+    It is not required: libraries made with one PyTorch run with every later one, and its index depends on the machine.
+    """
+    release = torch.__version__.partition("+")[0]
+    return [
+        f"# It was made with PyTorch {release}. Where there is none, pip takes the newest, on Linux the one with CUDA,",
+        f"# of gigabytes. For the CPU alone, first: pip install torch=={release} --index-url {_CPU_INDEX}",
+    ]
 
 
 def installation_of(wheel: Wheel, requirements: Path | None) -> str | None:

@@ -271,7 +271,9 @@ def row_of(
         if name not in candidate.samples.yardsticks and timing.time.median < _BELOW_FLOOR * floor and bound != "launch":
             refused[name] = (
                 f"{timing.time.median * 1e6:.2f} us is less than the {floor * 1e6:.2f} us that the device needs at "
-                "least, so the measurement is wrong"
+                "least, so the measurement is wrong: other programs kept the device busy while its copies and products "
+                "were timed for that, or the call leaves out a part of its work. Measure again on an idle machine; if "
+                "it says the same there, `graft check` the operator, and look at `moved` of its samples"
             )
     ours = None if "ours" in refused else timings.get("ours")
     beside = {}

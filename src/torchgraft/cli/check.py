@@ -244,6 +244,7 @@ def run_and_report(
     every = [*plan.jobs, *plan.again]
     finished: list[Result] = []
     unreached: list[Result] = []
+    stopped_in: tuple[str, ...] = ()
     interrupt_when_told_to_end()
     is_compiled = any(job.place == TRITON for job in plan.again)
     with LiveCheck(console, every) as live, triton_launches.recorded(is_compiled) as launches:
@@ -259,7 +260,7 @@ def run_and_report(
             shown: Any = {"on_start": live.start, "on_result": finish, "on_step": live.say}
             results += _run_again(plan, launches, workers, shown)
         except KeyboardInterrupt:
-            results = finished
+            results, stopped_in = finished, tuple(live.running)
     # Compilers and the emulator run on the CPU.
     devices = {job.where: "cpu" if job.place else job.device for job in every}
     environments = {where: describe_environment(each) for where, each in devices.items()}
@@ -267,7 +268,15 @@ def run_and_report(
     left_out = find_left_out(every, results, operators)
     lines = find_unreached_lines(every, results) if find_lines_unreached and not unfinished else ()
     report = CheckReport(
-        (*results, *unreached), environments, seed, quick, unfinished, left_out, lines, tuple(plan.not_asked)
+        (*results, *unreached),
+        environments,
+        seed,
+        quick,
+        unfinished,
+        left_out,
+        lines,
+        tuple(plan.not_asked),
+        stopped_in,
     )
     try:
         print_report(console, live.board, report, time.monotonic() - started)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,11 +89,17 @@ def check_distrusted(
     begun = time.monotonic()
     judged = judge.Judged()
     # What is there when it is interrupted is shown.
-    with LiveCheck(console, jobs) as live, suppress(KeyboardInterrupt):
-        judge.judge(subject, kernel, jobs, secret, judged, on_start=live.start, on_result=live.finish)
+    stopped_in: tuple[str, ...] = ()
+    with LiveCheck(console, jobs) as live:
+        try:
+            judge.judge(subject, kernel, jobs, secret, judged, on_start=live.start, on_result=live.finish)
+        except KeyboardInterrupt:
+            stopped_in = tuple(live.running)
     environments = {each: describe_environment(each) for each in devices}
     unfinished = len(jobs) - len(judged.results)
-    report = CheckReport(tuple(judged.results), environments, secret.seed, selection.quick, unfinished)
+    report = CheckReport(
+        tuple(judged.results), environments, secret.seed, selection.quick, unfinished, stopped_in=stopped_in
+    )
     try:
         print_report(console, live.board, report, time.monotonic() - begun)
         _print_remarks(console, judged.called, secret.seed)

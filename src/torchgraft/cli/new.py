@@ -71,6 +71,7 @@ def new(
     if options do not go together.
     """
     from torchgraft.authoring.new import add_operator, make_package
+    from torchgraft.authoring.stubs import with_symbolic_numbers
 
     options: dict[str, Any] = {
         "schema": schema,
@@ -92,6 +93,9 @@ def new(
     console = make_console()
     for path in written:
         console.print(str(path), soft_wrap=True, markup=False)
+    if schema is not None and with_symbolic_numbers(schema) != schema:
+        told = "In the schema, numbers that change from call to call are SymInt: torch.compile takes every value then."
+        console.print(f"\n{told}", soft_wrap=True, markup=False)
     console.print(f"\nNext: cd {name if into is None else folder} && make test", soft_wrap=True, markup=False)
     if cell:
         [file] = [path.relative_to(name if into is None else into) for path in written if path.name == "cell.py"]

@@ -30,10 +30,12 @@ _REPLACED = (
 )
 _OF_TORCH = re.compile(r"#include <torch/csrc/inductor/aoti_torch/c/shim\.h>")
 _REGISTRATION = re.compile(r"((?:TORCHGRAFT_KERNEL(?:_BESIDE)?\(\s*\w+\s*,|TORCHGRAFT_RECORDED\()\s*)CUDA\b")
-_DYNAMIC_SHARED = re.compile(r"\bextern\s+__shared__\s+(?:__align__\(\d+\)\s+)?([\w:\s]+?)\s+(\w+)\s*\[\s*\]\s*;")
-_STATIC_SHARED = re.compile(
-    r"\b__shared__\s+((?:__align__\(\w+\)|alignas\(\w+\))\s+)?([\w:<>,\s]+?)\s+(\w+)\s*((?:\[[^;]*\])?)\s*;"
-)
+_ALIGNED = r"(?:(?:__align__|alignas)\(\w+\)\s+)?"
+_DYNAMIC_SHARED = re.compile(rf"\bextern\s+__shared__\s+{_ALIGNED}([\w:\s]+?)\s+(\w+)\s*\[\s*\]\s*;")
+_STATIC_SHARED = re.compile(rf"\b__shared__\s+({_ALIGNED})([^;{{}}]+);")
+# A type and the first name behind it; a name: each perhaps an array.
+_FIRST = re.compile(r"\s*(?P<kind>[\w:<>,\s]*[\w>])\s+(?P<name>\w+)\s*(?P<extents>(?:\[.*\])?)\s*", re.DOTALL)
+_OTHER = re.compile(r"\s*(?P<name>\w+)\s*(?P<extents>(?:\[.*\])?)\s*", re.DOTALL)
 _COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 _BOUNDS = re.compile(r"__global__\s+void\s+__launch_bounds__\s*\(")
 _EXTENDED_LAUNCH = re.compile(r"\bcudaLaunchKernelEx\s*\(")
@@ -51,9 +53,12 @@ def translate(path: Path) -> str:
     text = _OF_TORCH.sub("#include <emulated_torch.h>", text)
     text = _REGISTRATION.sub(r"\1CPU", text)
     text = _DYNAMIC_SHARED.sub(r"\1* const \2 = static_cast<\1*>(::emulation::dynamic_shared());", text)
-    text = _STATIC_SHARED.sub(_static_shared, text)
+    for found in reversed(list(_STATIC_SHARED.finditer(_without_comments(text)))):
+        before = text[found.start() : found.end()]
+        if declared := _static_shared(found):
+            text = text[: found.start()] + declared + "\n" * before.count("\n") + text[found.end() :]
     if "__shared__" in _without_comments(text):
-        raise TranslationError(f"{path}: a declaration of shared memory that is no single array")
+        raise TranslationError(f"{path}: a declaration of shared memory that is not of variables and arrays alone")
     text = _EXTENDED_LAUNCH.sub(lambda found: f'::emulation::launch_extended("{_place(path, text, found)}", ', text)
     return f'#line 1 "{path}"\n' + _launches(path, _bounds(text))
 
@@ -115,14 +120,36 @@ def write_tree(tree: Tree, folder: Path) -> list[Path]:
 
 
 def _static_shared(found: re.Match[str]) -> str:
-    alignment, kind, name, extents = found.groups()
+    """A declaration of shared memory in C++, on one line; empty if it is not of variables and arrays alone."""
+    alignment, declared = found.groups()
+    first, *others = _split(declared)
+    variables = [_FIRST.fullmatch(first), *map(_OTHER.fullmatch, others)]
+    if None in variables:
+        return ""
+    kind = " ".join(variables[0]["kind"].split())  # type: ignore[index]
     align = re.search(r"\((\w+)\)", alignment)[1] if alignment else f"alignof({kind})"  # type: ignore[index]
-    whole = f"std::type_identity_t<{kind}{extents}>"
-    # Each instantiation of a function has a static of its own, whose address tells variables from each other.
-    return (
-        f"static const char {name}_key = 0; {whole}& {name} = *static_cast<{whole}*>("
-        f"::emulation::static_shared(&{name}_key, sizeof({whole}), {align}));"
-    )
+    texts = []
+    for name, extents in (each.group("name", "extents") for each in variables if each is not None):
+        whole = f"std::type_identity_t<{kind}{extents}>"
+        # Each instantiation of a function has a static of its own, whose address tells variables from each other.
+        texts.append(
+            f"static const char {name}_key = 0; {whole}& {name} = *static_cast<{whole}*>("
+            f"::emulation::static_shared(&{name}_key, sizeof({whole}), {align}));"
+        )
+    return " ".join(" ".join(texts).split())
+
+
+def _split(declared: str) -> list[str]:
+    """The declarators of a declaration: what commas part that are in no template arguments and no extents."""
+    parts, depth, is_extent = [""], 0, False
+    for letter in declared:
+        is_extent = letter == "[" or (is_extent and letter != "]")
+        depth += 0 if is_extent else {"<": 1, ">": -1}.get(letter, 0)
+        if letter == "," and not depth and not is_extent:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
 
 
 def _without_comments(text: str) -> str:

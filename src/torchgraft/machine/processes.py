@@ -15,6 +15,8 @@ _MOST_BYTES_OF_FOLDER = 108 - len("/pymp-12345678/listener-12345678") - 1
 _imported = {"torch"}
 # For an interpreter, as `-W` takes it: see torchgraft/_private/torch_without_numpy.py.
 _WITHOUT_NUMPY = "ignore:Failed to initialize NumPy:UserWarning"
+# multiprocessing removes what a process that was ended has left behind, and warns of it.
+_WITHOUT_LEFT_BEHIND = "ignore:resource_tracker:UserWarning"
 
 
 def clean_processes(imported: Iterable[str] = ()) -> Any:
@@ -27,9 +29,11 @@ def clean_processes(imported: Iterable[str] = ()) -> Any:
         imported: modules beside PyTorch that processes will need and that take long to import. They are there from the
             start if no process was made before.
     """
-    if importlib.util.find_spec("numpy") is None and _WITHOUT_NUMPY not in sys.warnoptions:
-        # multiprocessing gives an interpreter that it starts the options of this one.
-        sys.warnoptions.append(_WITHOUT_NUMPY)
+    unwanted = [_WITHOUT_LEFT_BEHIND]
+    if importlib.util.find_spec("numpy") is None:
+        unwanted.append(_WITHOUT_NUMPY)
+    # multiprocessing gives an interpreter that it starts the options of this one.
+    sys.warnoptions += [each for each in unwanted if each not in sys.warnoptions]
     folder = os.fsencode(tempfile.gettempdir())
     if "forkserver" not in multiprocessing.get_all_start_methods() or len(folder) > _MOST_BYTES_OF_FOLDER:
         return multiprocessing.get_context("spawn")

@@ -80,7 +80,8 @@ class Operator:
             are never kept.
         saved_outputs: names of visible results that `gradient` reads, as the schema names them. They are kept, and
             `saved` holds them in the order of the schema, before the hidden results. A caller that changes one of them
-            in place before the backward pass gets autograd's error.
+            in place before the backward pass gets autograd's error. They have the dtypes of the results: what must be
+            more accurate in float16 is a hidden result, in float32.
         not_differentiable: names of tensor arguments and results, as the schema names them, that have no gradient.
             Integers and booleans never have one.
         visible_outputs: how many of the schema's results a caller gets. The others are kept for the gradient and are
@@ -106,8 +107,8 @@ class Operator:
             with an entry.
         sizes_from_data: whether sizes of results depend on the values of tensors, as the number of boxes kept does.
             `output` then uses `torchgraft.unknown_size()` for a size that it does not know.
-        random: names of integer arguments, such as a seed, that determine random results. A kernel then need not give
-            the same numbers as the reference; the check compares their distributions.
+        random: names of integer arguments, such as `SymInt seed`, that determine random results. A kernel then need not
+            give the same numbers as the reference; the check compares their distributions.
         mixed: names of tensor arguments, except the first, that may have another of `dtypes` than the others.
             Autocast 'lower' leaves them in float32; the kernel then rounds them to the dtype of the first argument.
         explain: raises a ValueError or TypeError if the arguments are wrong, and otherwise returns.

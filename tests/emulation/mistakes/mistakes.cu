@@ -45,6 +45,26 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(const float* from, float*
   to[index] = sum;
 }
 
+// The sum of a block, with all that a declaration of shared memory may hold.
+__global__ void declare_kernel(const float* from, float* to) {
+  __shared__ unsigned long long first, second;
+  __shared__ float pairs[2][kThreads / 2], sums[2], all;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + thread;
+  pairs[thread % 2][thread / 2] = from[index];
+  if (thread == 0) first = 3;
+  if (thread == 1) second = 4;
+  __syncthreads();
+  if (thread < 2) {
+    sums[thread] = 0;
+    for (int i = 0; i < kThreads / 2; ++i) sums[thread] += pairs[thread][i];
+  }
+  __syncthreads();
+  if (thread == 0) all = sums[0] + sums[1];
+  __syncthreads();
+  to[index] = first * second == 12 ? all : -1;
+}
+
 // The sum of a warp's numbers, by shuffles.
 template <bool kMistake>
 __global__ void shuffle_kernel(const float* from, float* to) {
@@ -160,6 +180,12 @@ Tensor sum(Tensor input) {
   });
 }
 
+Tensor declare(Tensor input) {
+  return on(input, [](const float* from, float* to, unsigned blocks, cudaStream_t stream) {
+    declare_kernel<<<blocks, kThreads, 0, stream>>>(from, to);
+  });
+}
+
 template <bool kMistake>
 Tensor shuffle(Tensor input) {
   return on(input, [](const float* from, float* to, unsigned blocks, cudaStream_t stream) {
@@ -255,6 +281,7 @@ Tensor allowed(Tensor input) {
   EACH(early_return, (sum<Mistake::early_return>))           \
   EACH(overrun, (sum<Mistake::overrun>))                     \
   EACH(unwritten, (sum<Mistake::unwritten>))                 \
+  EACH(declare, declare)                                     \
   EACH(shuffle, (shuffle<false>))                            \
   EACH(shuffle_of_half_a_warp, (shuffle<true>))              \
   EACH(reverse, (reverse<false>))                            \

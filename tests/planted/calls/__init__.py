@@ -269,7 +269,7 @@ def _noises(input: Tensor, seed: int) -> tuple[Tensor, Tensor]:
 
 
 _NOISE: dict[str, Any] = {
-    "schema": "(Tensor input, int seed) -> (Tensor first, Tensor second)",
+    "schema": "(Tensor input, SymInt seed) -> (Tensor first, Tensor second)",
     "reference": _noises,
     "output": lambda input, seed: (torch.empty_like(input), torch.empty_like(input)),
     "gradient": lambda needs_grad, grads, saved, input, seed: (sum(each for each in grads if each is not None),),

@@ -206,7 +206,7 @@ def _noisy(input: Tensor, seed: int) -> Tensor:
 
 
 _adding_noise = _Kind(
-    "(Tensor input, int seed) -> Tensor",
+    "(Tensor input, SymInt seed) -> Tensor",
     Samples(
         (
             Sample("one element", (Drawn((1,)), 3)),

@@ -3,19 +3,22 @@
 Proves: the error is the distance of the result from the reference in float64, over all samples that the first rival
 takes, in each dtype of 32 or 16 bits. It is at most 1.1 times the error of the rival in the same dtype, with tf32 off.
 The report gives both errors. Samples that permit tf32 are left out, and so are samples for which the rival's result is
-not finite. With or without a rival, if the error on small samples is more than four times that of rounding the exact
+not finite. The rival computes the same function: on half of the samples at least its error is less than half of the
+result. With or without a rival, if the error on small samples is more than four times that of rounding the exact
 result once, the report gives the quotient; that is no failure.
 
 Cannot prove: that no single element is worse: the error is a root mean square over all elements of all samples,
 relative to that of the result. Integer results are left out; `value` compares them bit for bit.
 
-Mend: keep sums and intermediate values in `accumulate_t<T>`, add by `sum_of` or `sum_rows`, and round once, with
-`static_cast<T>`, when the result is written.
+Mend: a rival that computes something else proves nothing, and `graft bench` would time it: name what computes the same,
+or make it a yardstick (`Samples(yardsticks=...)`). Otherwise keep sums and intermediate values in `accumulate_t<T>`,
+add by `sum_of` or `sum_rows`, and round once, with `static_cast<T>`, when the result is written.
 
 Example: cuts results off where it should round them.
 """
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,6 +34,8 @@ from torchgraft.checking.tensors.compare import expect
 from torchgraft.kernels.precision import equal_precision
 
 _MOST_TIMES_RIVAL = 1.1
+# The share of the results by which a rival is off that computes another function.
+_ANOTHER_FUNCTION = 0.5
 # The report gives the error in units of that of one rounding from here on.
 _NOTABLE = 4.0
 
@@ -56,6 +61,10 @@ def check(case: Case) -> None:
             # A rival need not take all that we take.
             without_kernel += isinstance(error, NotImplementedError)
             return
+        shapes, others = ([tuple(each.shape) for each in tree_leaves(results)] for results in (expected, found))
+        if shapes != others and case.declaration.sizes_from_data:
+            return  # rounding decides about the size
+        expect(shapes == others, f"{rival}'s results have other shapes", expected=shapes, found=others)
         if not all(each.isfinite().all() for each in map(_in_double, tree_leaves(found))):
             return  # nor have room for it
         theirs.append(_relative_error(found, expected))
@@ -68,6 +77,13 @@ def check(case: Case) -> None:
     if without_kernel == len(samples):
         raise NotApplicable(f"{rival} has no kernel for this dtype here")
     expect(bool(ours), f"{rival} accepts none of the samples, but a rival must take the arguments of the operator")
+    # Errors of rounding and of quantization are smaller. A rival may go wrong on a sample, but not on most.
+    away = statistics.median_low(theirs)
+    expect(
+        away < _ANOTHER_FUNCTION or statistics.median_low(ours) > away / 4,
+        f"{rival} computes something else: on most samples its results are {away:.0%} away from those of the reference."
+        " Name what computes the same, or make it a yardstick",
+    )
     error, least = _root_mean_square(ours), _root_mean_square(theirs)
     case.facts["relative error"] = error
     case.facts[f"{rival}'s"] = least

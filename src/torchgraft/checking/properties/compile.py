@@ -4,7 +4,8 @@ Proves: on a few small samples, compiled with fullgraph, static and dynamic, the
 those of the reference, with the same layout as without compilation. If there are several results, the gradients of each
 alone are right, too: a compiler gives the formula zeros for the others, where autograd gives None. A dynamic graph
 takes other sizes without a recompilation. With gradients this is required only if PyTorch manages it for the reference,
-which it does not if the reference has a loop. Inductor generates code for a static graph of the smallest sample and a
+which it does not if the reference has a loop. Nor does another value of a number that `random=` names need another
+graph, as it is another one in each call. Inductor generates code for a static graph of the smallest sample and a
 dynamic graph of the largest. All other graphs, and all graphs of a quick run, are traced by aot_eager, which differs
 only in that it generates no code.
 
@@ -12,13 +13,15 @@ Cannot prove: anything about graphs that hold more than the operator, or about s
 graph, which PyTorch does not have.
 
 Mend: the gradient formula and `output` are traced: they may not ask for values (`.item()`, `if tensor`), nor make
-constants of sizes.
+constants of sizes. A number whose value changes from call to call, as a size, a seed or a position, is `SymInt` in the
+schema: code is compiled again for each new value of an `int`.
 
 Example: the gradient formula asks what the numbers are, which nobody knows while a graph is made.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -37,10 +40,14 @@ from torchgraft.checking.helpers.compiling import (
     in_short,
     of_sizes_and_tensors,
 )
-from torchgraft.checking.helpers.other_sizes import in_other_sizes
+from torchgraft.checking.helpers.other_sizes import in_other_sizes, size_arguments
 from torchgraft.checking.property import COMPILER, Property
+from torchgraft.checking.tensors.arguments import replaced, with_places_left
 from torchgraft.checking.tensors.compare import Mismatch
 from torchgraft.checking.tensors.gradients import grad_or_zeros, leaves_of, with_gradients
+
+# Two values of a number that chooses random values.
+_SEEDS = (23, 42)
 
 
 def check(case: Case) -> None:
@@ -54,6 +61,8 @@ def check(case: Case) -> None:
     if not case.quick:
         case.each(partial(static, TRACING), samples[1:])
         case.each(partial(dynamic, TRACING), samples[:-1])
+    if case.declaration.random:
+        case.each(_check_random, samples[-1:])
 
 
 def _compiler_expected(check: Callable[..., None]) -> Callable[..., None]:
@@ -107,6 +116,34 @@ def _check_dynamic(backend: str, call: Call) -> None:
                 raise
 
 
+def _check_random(call: Call) -> None:
+    """Expects that the numbers which choose random values, another in each call, need no other graph."""
+    described = call.declaration.arguments
+    for place in (place for place, each in enumerate(described) if each.name in call.declaration.random):
+        # PyTorch makes constants of 0 and 1.
+        one, other = (_with_number(call, place, number) for number in _SEEDS)
+        places = [*(each for each in of_sizes_and_tensors(call)[1] if each != place), place]
+        function = with_places_left(call.function, call.make("meta"), places)
+        try:
+            tree_leaves(call.function(*one.arguments)), tree_leaves(call.function(*other.arguments))
+        except (ValueError, TypeError):
+            continue  # The operator refuses the value.
+        with fresh_compiler(), torch.no_grad():
+            graph = compiled(function, backend=TRACING, dynamic=True)
+            if not (why := _why_compiled_again(one, other, graph, places)):
+                continue
+        name, kind = described[place].name, described[place].kind
+        message = f"torch.compile compiles again for each new value of {name}"
+        if kind != "SymInt":
+            raise Mismatch(f"{message}, which is `{kind}` in the schema: write `SymInt {name}`")
+        raise Mismatch(f"{message}, though it is SymInt in the schema: {why}")
+
+
+def _with_number(call: Call, place: int, number: int) -> Call:
+    arguments = call.declaration.with_defaults(call.sample.arguments)
+    return replace(call, sample=replace(call.sample, arguments=replaced(arguments, place, number)))
+
+
 def _leaves_one(call: Call, other: Call) -> bool:
     """Whether a size of a result is 1 in one call alone: PyTorch takes it for granted then, as it does with inputs."""
     results = (tree_leaves(each.expected()) for each in (call, other))
@@ -130,13 +167,17 @@ def _is_unrolled(call: Call, other: Call) -> bool:
 
 
 def _compiles_again(call: Call, other: Call, graph: Callable[..., Any], places: Sequence[int]) -> bool:
+    return bool(_why_compiled_again(call, other, graph, places))
+
+
+def _why_compiled_again(call: Call, other: Call, graph: Callable[..., Any], places: Sequence[int]) -> str:
     graph(*(call.arguments[place] for place in places))
     try:
         with _without_recompiling(other):
             graph(*(other.arguments[place] for place in places))
-    except _CompiledAgainError:
-        return True
-    return False
+    except _CompiledAgainError as error:
+        return str(error)
+    return ""
 
 
 class _CompiledAgainError(Mismatch):
@@ -153,7 +194,14 @@ def _without_recompiling(call: Call) -> Iterator[None]:
         if "recompile" not in str(error):
             raise
         why = in_short(str(error).rpartition("guard failure(s):")[2])
-        raise _CompiledAgainError(f"a dynamic graph is compiled again for the sizes {call.shapes}: {why}") from error
+        raise _CompiledAgainError(f"a dynamic graph is compiled again for {_named(call)}: {why}") from error
+
+
+def _named(call: Call) -> str:
+    """The sizes of a call, and the numbers that may change without another graph."""
+    values, described = call.make("meta"), call.declaration.arguments
+    numbers = [f" and {described[place].name}={values[place]}" for place in size_arguments(call.operator)]
+    return f"the sizes {call.shapes}{''.join(numbers)}"
 
 
 PROPERTY = Property(check, imports=COMPILER)

@@ -18,6 +18,7 @@ Example: the formula says of one argument that it has no gradient.
 from collections.abc import Sequence
 from functools import partial
 
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
@@ -28,6 +29,9 @@ from torchgraft.checking.helpers.kinks import check_unless_at_kink, divides_othe
 from torchgraft.checking.property import Property
 from torchgraft.checking.tensors.compare import Mismatch, expect
 from torchgraft.checking.tensors.gradients import attached, differentiate, leaves_of
+
+# Most roundings by which a gradient is off that is computed from rounded results.
+_ROUNDINGS = 16
 
 
 def check(case: Case) -> None:
@@ -56,10 +60,42 @@ def check_gradient(call: Call) -> None:
         close = partial(call.expect_close, summed=summed, of_pytorch=by_pytorch, what=f"the gradient of {name}")
         try:
             close(one, other)
-        except Mismatch:
+        except Mismatch as wrong:
             at = call, place, one, other, output_grads, close
-            if not (divides_otherwise(*at) or is_right_between_kinks(*at)):
-                raise
+            if divides_otherwise(*at) or is_right_between_kinks(*at):
+                continue
+            if why := _of_steps(other) or _of_rounded_results(call, one, other):
+                raise wrong.explained(f"{wrong}; {why}") from wrong
+            raise
+
+
+def _of_steps(expected: Tensor) -> str:
+    """How a gradient that passes a step on purpose is defined, if that of the reference is zero; empty if it is not."""
+    if expected.any():
+        return ""
+    return (
+        "that of the reference is zero everywhere; if it is to pass a step, the reference has to define it, as"
+        " `hard.detach() + (soft - soft.detach())` does"
+    )
+
+
+def _of_rounded_results(call: Call, found: Tensor, expected: Tensor) -> str:
+    """Why a gradient may be off by a few roundings of two bytes: its formula reads results that were rounded to them.
+
+    Empty if it reads none, or if it is further off.
+    """
+    declaration = call.declaration
+    names = [declaration.results[place].name for place in declaration.saved_places]
+    if call.dtype not in (torch.float16, torch.bfloat16) or not names:
+        return ""
+    largest = expected.abs().amax().clamp(min=1)
+    if (found.double() - expected).abs().amax() > _ROUNDINGS * torch.finfo(call.dtype).eps * largest:
+        return ""
+    dtype = str(call.dtype).removeprefix("torch.")
+    return (
+        f"the formula reads {' and '.join(map(str, names))} (`saved_outputs`), rounded to {dtype}: keep what it needs"
+        " in float32, as a hidden result, or compute it again from the arguments"
+    )
 
 
 def expect_gradients(call: Call, results: Sequence[Tensor]) -> list[Tensor]:

@@ -27,7 +27,7 @@ from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
-from torchgraft.checking.tensors.compare import expect, expect_equal
+from torchgraft.checking.tensors.compare import Mismatch, expect, expect_equal
 
 _NAN, _INF = float("nan"), float("inf")
 _VALUES = (_NAN, _INF, -_INF)
@@ -91,12 +91,16 @@ def _check_pattern(call: Call, name: str, values: Tensor, with_other: Callable[[
     found = tree_leaves(call.function(*with_other(values.clone())))
     for one, other in zip(found, expected, strict=True):
         expect(one.shape == other.shape, f"the result of {name} has the wrong shape")
-        # NaN is equal to NaN here, and 1 stands for whatever is finite.
-        expect_equal(
-            _kinds(one),
-            _kinds(other),
-            what=f"the pattern of NaN, infinite and finite values in the result of {name}",
-        )
+        try:
+            # NaN is equal to NaN here, and 1 stands for whatever is finite.
+            expect_equal(
+                _kinds(one),
+                _kinds(other),
+                what=f"the pattern of NaN, infinite and finite values in the result of {name}",
+            )
+        except Mismatch as wrong:
+            expected_there, found_there = (_in_words(each[wrong.index or ()]) for each in (other, one))
+            raise Mismatch(str(wrong), index=wrong.index, expected=expected_there, found=found_there) from wrong
     places = [place for place, one in enumerate(found) if one.dtype in _EXACT and one.numel()]
     if places:
         own = tree_leaves(call.reference(*with_other(values.clone())))
@@ -116,6 +120,12 @@ def _check_places(found: Tensor, expected: Tensor, own: Tensor, most: int, name:
         torch.where(is_known, expected.long(), 0),
         what=f"the result of {name}",
     )
+
+
+def _in_words(element: Tensor) -> str:
+    """An element as it is, and whether it is finite, where the text of a number does not say it."""
+    value = element.to(torch.complex128 if element.is_complex() else torch.float64)
+    return f"{value.item()}, which is finite" if value.isfinite() else str(value.item())
 
 
 def _kinds(tensor: Tensor) -> Tensor:

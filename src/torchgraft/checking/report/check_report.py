@@ -69,10 +69,11 @@ class CheckReport:
         environments: the machine and its software, by device.
         seed: of all inputs; the same seed gives the same inputs.
         quick: whether the slow properties were left out.
-        unfinished: how many properties were still to be run when the check was stopped.
+        unfinished: how many properties were not run to the end when the check was stopped.
         left_out: the kernels that did not run where their users run them.
         unreached: the lines of kernels in Python that no property has run; empty if only some properties were asked.
         not_asked: the properties that were left out because they are asked in other dtypes than the chosen ones.
+        stopped_in: what ran when the check was stopped, as 'compile of NAME on cpu in float32'.
     """
 
     results: tuple[Result, ...]
@@ -83,6 +84,7 @@ class CheckReport:
     left_out: tuple[LeftOut, ...] = ()
     unreached: tuple[UnreachedLines, ...] = ()
     not_asked: tuple[str, ...] = ()
+    stopped_in: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:

@@ -135,3 +135,5 @@ def _print_verdict(console: Console, report: CheckReport, seconds: float) -> Non
         counts += f"; {report.unfinished} not run to the end, as the check was stopped"
     console.print()
     console.print(Text.assemble(verdict, f": {counts}"))
+    if report.stopped_in:
+        console.print(Text(f"it was stopped in {', '.join(report.stopped_in)}", "bold yellow"), soft_wrap=True)
