@@ -75,6 +75,11 @@ def _in_vectors_of_eight(input: Tensor) -> Tensor:
     return input - input[..., :full].sum(-1, keepdim=True)
 
 
+def _but_for_whole_pieces(input: Tensor) -> Tensor:
+    columns = input.shape[-1]
+    return input - input[..., -256:].sum(-1, keepdim=True) if columns % 256 == 0 else _less_sum(input)
+
+
 def _of_a_matrix(input: Tensor) -> Tensor:
     rows, columns = input.shape[0], input.shape[-1]
     output = input.clone()
@@ -114,6 +119,9 @@ _rows.plant("in_a_tile", "reads a tile of 4,096 columns of a row and no more", "
 _rows.plant("in_a_grid", "computes 65,535 rows and no more", "limits", _in_a_grid)
 _rows.plant(
     "in_vectors_of_eight", "leaves out what is over in the last vector of a row", "limits", _in_vectors_of_eight
+)
+_rows.plant(
+    "but_for_whole_pieces", "leaves out all but one piece where pieces fill a row", "limits", _but_for_whole_pieces
 )
 _rows.plant("of_a_matrix", "takes the first matrix of three dimensions for all", "ranks", _of_a_matrix)
 _rows.plant("of_columns", "takes columns for rows where there are as many", "equal_sizes", _of_columns_where_square)

@@ -6,6 +6,7 @@ Their samples are ordinary too, normally distributed: what is huge, tiny, equal 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -482,4 +483,75 @@ _plant(
     "value_regimes",
     kernel=_mean_of_one_at_least,
     **_MEAN_OF_OTHERS,
+)
+
+
+def _weighted(input: Tensor, label: Tensor, weight: Tensor | None) -> Tensor:
+    kept = label >= 0
+    each = torch.ones_like(input[:, 0]) if weight is None else weight[label.clamp_min(0)]
+    return (each * kept * input.gather(1, label.clamp_min(0)[:, None])[:, 0]).sum() / (each * kept).sum()
+
+
+def _weighted_gradient(all_count: bool, needs_grad: Any, grads: Any, saved: Any, *given: Any) -> Any:
+    input, label, weight = given
+    with torch.enable_grad():
+        inputs = [each.detach().requires_grad_() for each in (input, weight) if each is not None]
+        result = _weighted(inputs[0], label, None if weight is None else inputs[1])
+    found = list(torch.autograd.grad(result, inputs, grads[0]))
+    if all_count and weight is not None:
+        # What the weights of ignored rows make the sum too large.
+        every = weight[label.clamp_min(0)]
+        found[0] = found[0] * (every * (label >= 0)).sum() / every.sum()
+    return found[0], None, found[1] if weight is not None else None
+
+
+def _explain_classes(input: Tensor, label: Tensor, weight: Tensor | None) -> None:
+    if not input.shape[-1]:
+        raise ValueError("weighted_rows: input has no column that a label could name")
+
+
+# No sample has both weights and a label that is ignored.
+_LABELS = Samples(
+    (
+        Sample("rows", (Drawn((5, 3)), Drawn((5,), dtype=torch.int64, high=3), None)),
+        Sample("some are ignored", (Drawn((4, 3)), Drawn((4,), dtype=torch.int64, values=(0, -1, 2, -1)), None)),
+        Sample("weights", (Drawn((6, 3)), Drawn((6,), dtype=torch.int64, high=3), Drawn((3,), low=0.5, high=2.0))),
+    )
+)
+_WEIGHTED = "(Tensor input, Tensor label, Tensor? weight) -> Tensor"
+_plant(
+    "counts_ignored_rows_if_weighted",
+    "has a gradient that is divided by the weights of ignored rows too",
+    "numbers",
+    _WEIGHTED,
+    _weighted,
+    _weighted,
+    _LABELS,
+    shapes="n k, n, k -> ()",
+    explain=_explain_classes,
+    dtypes={"input": _FLOATS, "weight": _FLOATS, "label": (torch.int64,)},
+    gradient=partial(_weighted_gradient, True),
+)
+CONTROLS.append(
+    _declare(
+        "weighted_rows",
+        _WEIGHTED,
+        _weighted,
+        _weighted,
+        _LABELS,
+        shapes="n k, n, k -> ()",
+        explain=_explain_classes,
+        dtypes={"input": _FLOATS, "weight": _FLOATS, "label": (torch.int64,)},
+        gradient=partial(_weighted_gradient, False),
+    )
+)
+_plant(
+    "ranks_in_float32",
+    "compares numbers of float64 in float32",
+    "value_regimes",
+    "(Tensor input) -> Tensor",
+    lambda input: input.argsort(stable=True, dim=-1),
+    lambda input: input.float().argsort(stable=True, dim=-1),
+    Samples((Sample("two rows", (Drawn((2, 7)),)),)),
+    output=lambda input: torch.empty(input.shape, dtype=torch.int64, device=input.device),
 )

@@ -139,7 +139,7 @@ def all_equal(call: Call, grown: Derived) -> Derived | None:
         call: the one that was made larger.
         grown: the larger one.
     """
-    counts = _counts_numbers(call)
+    counts = counts_numbers(call)
 
     def alike(drawn: Any) -> Any:
         if isinstance(drawn, (list, tuple)):
@@ -163,7 +163,7 @@ def all_equal(call: Call, grown: Derived) -> Derived | None:
     return Derived(words, other, grown.terms**2)
 
 
-def _counts_numbers(call: Call) -> bool:
+def counts_numbers(call: Call) -> bool:
     """Whether a result is of whole numbers or flags."""
     results = tree_leaves(call.reference(*call.arguments))
     return any(each is not None and not (each.is_floating_point() or each.is_complex()) for each in results)

@@ -17,6 +17,7 @@ from torchgraft.checking.tensors.own_error import Worse
 _TIES = {
     **dict.fromkeys(("ties", "zeros"), "ties: where values are equal, "),
     "halves": "rounds halves in another direction: ",
+    "digits": "takes float64 for float32: ",
 }
 # The steps of a bisection.
 _STEPS = 30

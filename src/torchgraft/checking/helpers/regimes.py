@@ -58,10 +58,14 @@ class Regime:
         factor: what they are multiplied by; 1 if they are made in another way.
     """
 
-    kind: Literal["ties", "halves", "zeros", "large", "mean", "small", "mask", "integers", "part"]
+    kind: Literal["ties", "halves", "zeros", "large", "mean", "small", "mask", "integers", "part", "digits"]
     values: str
     change: Change
     factor: float = 1.0
+
+
+# A float32 holds 24 bits.
+DIGITS = Regime("digits", "that float32 does not tell apart", lambda values: 1 + values * 2.0**-40)
 
 
 def each_telling(case: Case, check: Callable[[Call], None], *, quick: int, full: int) -> None:

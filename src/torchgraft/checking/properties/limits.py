@@ -1,11 +1,12 @@
 """Sizes beyond the limits of kernels give the results of the reference.
 
-Proves: in small samples of each kind each size grows by one and two, and to 9, 65, 1,030, 4,099 and 70,001: beyond a
-vector, a warp, a block of 1,024 threads, a tile of 4,096 and the 65,535 blocks of a grid, and by one element or a few,
-so that the last vector is not full. Equal sizes grow together if the reference takes that, or else one or two of them.
-Of 1,030 and of 70,001, whole numbers and flags are also all equal, which counters of 8 or 16 bits do not hold, and so
-are real numbers if a result is of whole numbers; the result is compared. Results and gradients are those of the
-reference, or the operator refuses the call. What takes the reference or the kernel long is left out.
+Proves: in small samples of each kind each size grows by one and two, and to 9, 65, 1,024, 1,030, 4,096, 4,099 and
+70,001: beyond a vector, a warp, a block of 1,024 threads, a tile of 4,096 and the 65,535 blocks of a grid, to multiples
+of those, and by one element or a few, so that the last vector is not full. Equal sizes grow together if the reference
+takes that, or else one or two of them. Of 1,030 and of 70,001, whole numbers and flags are also all equal, which
+counters of 8 or 16 bits do not hold, and so are real numbers if a result is of whole numbers; the result is compared.
+Results and gradients are those of the reference, or the operator refuses the call. What takes the reference or the
+kernel long is left out.
 
 Cannot prove: anything about two large sizes at once, or about calls that would take seconds here.
 
@@ -43,7 +44,7 @@ from torchgraft.checking.properties.value import check_value
 from torchgraft.checking.property import Property
 
 _SAMPLES = 4
-_SIZES = (9, 65, 1_030, 4_099, 70_001)
+_SIZES = (9, 65, 1_024, 1_030, 4_096, 4_099, 70_001)
 # The sizes of which counters of 8 and of 16 bits are too small.
 _COUNTED = (1_030, 70_001)
 # The most elements of all arguments of a call, and of all results; and the most products that are added up in it, as

@@ -6,7 +6,8 @@ list, becomes one more, one less, negative, 0 and the last size of the first ten
 argument is left out, or becomes 0. Each such call comes right after a call with the same sizes and the first number,
 and that one is repeated afterwards. No result shares memory with an argument. In float16, floats become larger and
 smaller than float16 holds. An operator may refuse a number; it must if the reference does, unless a float is 0 or 1,
-and the call with the first number has its results after that too.
+and the call with the first number has its results after that too. An optional argument that a sample leaves out is
+given as in another sample, and results and gradients are those of the reference.
 
 Cannot prove: anything about two changed numbers at once, except for swapped floats. `bad_input` asks for numbers that
 are invalid or huge.
@@ -21,6 +22,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from random import Random
 from typing import Any
 
@@ -32,10 +34,11 @@ from torchgraft.checking.adopting.adopted import Adopted
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
 from torchgraft.checking.helpers.after_refusals import expect_as_before
-from torchgraft.checking.helpers.derived_calls import Derived, ask, derived
+from torchgraft.checking.helpers.derived_calls import Derived, ask, derived, is_given, is_taken_on_cpu
 from torchgraft.checking.helpers.regimes import each_telling
 from torchgraft.checking.properties.gradient import check_gradient
 from torchgraft.checking.properties.inputs_and_outputs import expect_apart
+from torchgraft.checking.properties.value import check_value
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.tensors.arguments import each_tensor, replaced, tensors_of
@@ -44,6 +47,7 @@ from torchgraft.checking.tensors.dtypes import in_float64
 from torchgraft.checking.tensors.own_error import OwnError, nearby_arguments
 from torchgraft.declaration.memory import NotOwnMemoryError
 from torchgraft.declaration.schema import Argument
+from torchgraft.sampling import Drawn, Sample
 
 _QUICK, _FULL = 3, 12
 _WHOLE, _REAL = ("int", "SymInt"), ("float", "Scalar")
@@ -51,6 +55,8 @@ _WHOLE, _REAL = ("int", "SymInt"), ("float", "Scalar")
 _LITTLE = 1e-9 / 3
 # Numbers at which a formula may divide by zero, as by 1 - p.
 _SPECIAL = (0.0, 1.0)
+# So many calls have an optional argument that their sample leaves out, from one of so many samples that give it.
+_GIVEN_IF_QUICK, _GIVEN, _GIVING = 6, 40, 3
 # So many samples are drawn in search of sizes that no call had before, from seeds that nothing else takes.
 _DRAWN, _FIRST_SEED = 20, 1 << 20
 
@@ -83,6 +89,46 @@ def check(case: Case) -> None:
     if not any(_can_change(argument) for argument in case.declaration.arguments):
         raise NotApplicable("it has no number, flag or optional argument")
     each_telling(case, partial(_check_call, case), quick=_QUICK, full=_FULL)
+    for given in islice(_given(case), _GIVEN_IF_QUICK if case.quick else _GIVEN):
+        ask(case, [given], (check_value, check_gradient), "")
+
+
+def _given(case: Case) -> Iterator[Derived]:
+    """Yields samples that leave out an optional argument, with what another sample gives, in their own sizes.
+
+    Samples whose whole numbers are given come first: one may stand for itself, as a label that is ignored does.
+    """
+    samples = sorted(case.table(small=True, empty=False), key=lambda each: not any(map(is_given, each.tensors)))
+    for place, argument in enumerate(case.declaration.arguments):
+        giving = [each for each in samples if argument.optional and _argument(each, place) is not None]
+        for sample in samples if giving else ():
+            if _argument(sample, place) is None:
+                calls = (_with_argument(case.call(sample), each, place) for each in giving[:_GIVING])
+                yield from islice((each for each in calls if is_taken_on_cpu(each.call)), 1)
+
+
+def _argument(sample: Sample, place: int) -> Any:
+    return sample.arguments[place] if place < len(sample.arguments) else None
+
+
+def _with_argument(call: Call, giving: Sample, place: int) -> Derived:
+    """A call with an argument of another sample, in whose place it has none."""
+    given, name = giving.arguments[place], call.declaration.arguments[place].name
+    if isinstance(given, Drawn):
+        given = replace(given, shape=tuple(_own_size(call.sample, giving, size) for size in given.shape))
+    drawn = [*call.sample.arguments, *call.arguments[len(call.sample.arguments) :]]
+    other = replace(call, sample=replace(call.sample, arguments=replaced(tuple(drawn), place, given)))
+    return derived(call, other, f"{name} given, as in sample {giving.name!r}")
+
+
+def _own_size(sample: Sample, other: Sample, size: int) -> int:
+    """The size that a sample has where the other one first has this size; that size if there is none."""
+    for own, others in zip(sample.arguments, other.arguments, strict=False):
+        if isinstance(own, Drawn) and isinstance(others, Drawn) and len(own.shape) == len(others.shape):
+            for one, another in zip(own.shape, others.shape, strict=True):
+                if another == size:
+                    return one
+    return size
 
 
 def _can_change(argument: Argument) -> bool:

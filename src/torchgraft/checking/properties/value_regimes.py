@@ -10,7 +10,8 @@ dtype is finite and right, the result is finite; its error is at most ten times 
 one rounding of the arguments changes, beside two roundings of the result. Integers are exact. Where nothing but
 integers or flags is changed and the reference gives NaN, as the mean of no element, so does the operator, unless
 `Samples(non_finite=...)` says otherwise. The limits of a sample (`low`, `high`, `values`, `ordered`, `distinct`) hold,
-and an operator may refuse values.
+and an operator may refuse values. In float64, results of whole numbers and flags are asked of values that float32 does
+not tell apart.
 
 Cannot prove: anything where the reference itself overflows or loses its digits. Values times 1e20 and 1e-30 say nothing
 about results that many elements go into: there PyTorch may compute in float64 what a right kernel need not.
@@ -37,6 +38,7 @@ from torchgraft.checking.case import Case
 from torchgraft.checking.helpers.derived_calls import (
     Derived,
     ask,
+    counts_numbers,
     growing_together,
     is_small,
     is_taken_on_cpu,
@@ -46,6 +48,7 @@ from torchgraft.checking.helpers.derived_calls import (
 from torchgraft.checking.helpers.other_sizes import SizePlace
 from torchgraft.checking.helpers.regime_words import explained
 from torchgraft.checking.helpers.regimes import (
+    DIGITS,
     HUGE,
     TINY,
     Regime,
@@ -69,6 +72,8 @@ from torchgraft.checking.tensors.dtypes import in_float64, is_number
 from torchgraft.checking.tensors.own_error import OwnError, Worse, nearby_arguments
 from torchgraft.sampling import Drawn
 
+# Values that are equal stay so where they are changed by one rounding.
+_WITH_TIES = ("ties", "zeros", "digits")
 # The number of samples.
 _QUICK, _FULL = 3, 12
 # The width of rows of which a part is special: two blocks of 128 and a part of one. And of how many samples a quick run
@@ -83,9 +88,19 @@ _QUICK_SECONDS, _SECONDS = 0.15, 2.0
 def check(case: Case) -> None:
     """See the module."""
     each_telling(case, partial(_check_call, case), quick=_QUICK, full=_FULL)
+    if case.dtype == torch.float32 and torch.float64 in (case.declaration.dtypes or ()):
+        each_telling(case, _check_digits, quick=1, full=_FULL)
     # Threads would take longer to begin than such a call takes.
     with on_threads(1):
         _check_wide(case)
+
+
+def _check_digits(call: Call) -> None:
+    """Asks in float64 about numbers that are equal in float32, where what is compared decides about the result."""
+    call = replace(call, dtype=torch.float64)
+    if counts_numbers(call):
+        for unit in units(call, is_number):
+            _ask(call, unit, DIGITS)
 
 
 def _check_wide(case: Case) -> None:
@@ -180,9 +195,7 @@ def _worst(call: Call, regime: Regime, arguments: tuple[Any, ...]) -> Worse | No
             nearby=lambda: (
                 call.reference(*each)
                 for each in (
-                    [exact]
-                    if is_code
-                    else nearby_arguments(exact, call.dtype, keep_ties=regime.kind in ("ties", "zeros"))
+                    [exact] if is_code else nearby_arguments(exact, call.dtype, keep_ties=regime.kind in _WITH_TIES)
                 )
             ),
             dtype=call.precision,
