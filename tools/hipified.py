@@ -53,8 +53,8 @@ NEEDS = {
 }
 # What hipify leaves of names that HIP has otherwise or not, changed by hand before a compiler sees it.
 BY_HAND = {
-    r"\battribute\(cudaDevAttrClusterLaunch\)": "0",
-    r"\bcudaFuncAttribute (?=attribute)": "hipFuncAttribute ",
+    "cudaDevAttrClusterLaunch": (r"\battribute\(cudaDevAttrClusterLaunch\)", "0"),
+    "cudaFuncAttribute": (r"\bcudaFuncAttribute (?=attribute)", "hipFuncAttribute "),
 }
 # PyTorch's header for complex numbers asks HIP for this one, whose library comes apart from the compiler.
 _THRUST = """#pragma once
@@ -195,7 +195,7 @@ def compile_all(made: dict[str, Path], folder: Path, architecture: str) -> tuple
     for path in folder.rglob("*"):
         if path.suffix in (".hip", ".cuh", ".h"):
             text = before = path.read_text()
-            for old, new in BY_HAND.items():
+            for old, new in BY_HAND.values():
                 text = re.sub(old, new, text)
             if text != before:
                 path.write_text(text)

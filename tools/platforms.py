@@ -4,8 +4,8 @@
 `tools/docs/support.py` makes a table. With names of platforms it asks for those alone. Nothing is linked, and nothing
 runs: a compiler for another platform knows the size of `long` there and the headers that are missing, and no more.
 
-Where libraries of such a compiler ran, `--checked REPORT` keeps the counts of a report of `graft check --json` with the
-one platform that is named.
+Where CMake built libraries with such a compiler, `--built FOLDER` keeps their names with the one platform that is
+named, and where these ran, `--checked REPORT` the counts of a report of `graft check --json`.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ TARGETS = {
 
 @dataclass(frozen=True)
 class Asked:
-    """What a compiler said of the sources.
+    """Answers of a compiler about the sources.
 
     Attributes:
         platform: and the kind of compiler.
@@ -115,7 +115,8 @@ class Asked:
         compiled: how many of them compile.
         errors: the first error of each source that does not, and of how many it is the first.
         program: whether what C++ programs include compiles: the first error, or nothing.
-        checked: what `graft check` found with libraries that this compiler made; empty if nobody has asked.
+        built: names of the libraries that CMake built and linked with this compiler; empty if nobody has.
+        checked: what `graft check` found with such libraries; empty if nobody has asked.
     """
 
     platform: str
@@ -126,6 +127,7 @@ class Asked:
     compiled: int
     errors: dict[str, int]
     program: str
+    built: list[str] = field(default_factory=list)
     checked: dict[str, Any] = field(default_factory=dict)
 
 
@@ -193,12 +195,16 @@ def main() -> int:
     """The command; 1 if a source does not compile for a platform."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("platforms", nargs="*", metavar="PLATFORM", help=f"by default all: {'; '.join(TARGETS)}")
+    parser.add_argument("--built", type=Path, metavar="FOLDER", help="keep the names of its libraries, and ask nothing")
     parser.add_argument("--checked", type=Path, metavar="REPORT", help="keep what `graft check` found, and ask nothing")
     wanted = parser.parse_args()
     kept = {each["platform"]: each for each in json.loads(WRITTEN.read_text())} if WRITTEN.is_file() else {}
-    if wanted.checked:
+    if wanted.checked or wanted.built:
         [platform] = wanted.platforms
-        kept[platform]["checked"] = counts_of(json.loads(wanted.checked.read_text()))
+        if wanted.built:
+            kept[platform]["built"] = sorted(path.name for path in wanted.built.glob("*.so"))
+        if wanted.checked:
+            kept[platform]["checked"] = counts_of(json.loads(wanted.checked.read_text()))
     else:
         with tempfile.TemporaryDirectory() as folder:
             commands = commands_of_cmake(Path(folder, "build"))
@@ -210,8 +216,8 @@ def main() -> int:
                     print(f"{platform}: none of {', '.join(TARGETS[platform].compilers)} is installed")
                     continue
                 print(f"{platform}: {found.compiled} of {found.sources} compile", *found.errors, flush=True)
-                checked = kept.get(platform, {}).get("checked", {})
-                kept[platform] = {**asdict(found), "checked": checked}
+                before = {name: kept[platform][name] for name in ("built", "checked")} if platform in kept else {}
+                kept[platform] = {**asdict(found), **before}
     WRITTEN.write_text(as_json([kept[platform] for platform in TARGETS if platform in kept]))
     return int(any(each["errors"] for each in kept.values()))
 
