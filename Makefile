@@ -93,6 +93,10 @@ test-torch: build ## run `graft check --quick` under another PyTorch, in an envi
 	@$(call install,-r $(TORCH_ENVIRONMENT)/requirements.txt,$(TORCH_ENVIRONMENT)/bin)
 	@MAKEFLAGS= PYTHONPATH=src $(TORCH_ENVIRONMENT)/bin/python tools/torch_versions.py $(ARGS)
 
+.PHONY: test-platforms
+test-platforms: build $(VENV)/test.done ## ask other compilers that are installed whether the CPU library compiles for other platforms: some minutes
+	@$(BIN)/python tools/platforms.py $(ARGS)
+
 .PHONY: mutants
 mutants: build $(VENV)/test.done ## change kernels in small ways and see that a sample tells: half an hour (ARGS=--emulated: CUDA kernels)
 	@MAKEFLAGS= $(BIN)/python tools/mutants.py $(ARGS)

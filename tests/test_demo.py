@@ -161,7 +161,7 @@ def test_the_command_writes_what_it_is_asked_for(run, tmp_path):
     assert part["steps"] == 4
     assert [(each["name"], len(each["losses"])) for each in part["networks"]] == [("PyTorch", 4), ("torchgraft", 4)]
     assert set(part["environment"]) == {
-        *("date", "device", "chip", "threads", "torchgraft", "torch", "python", "platform")
+        *("date", "device", "chip", "threads", "torchgraft", "torch", "python", "platform", "driver")
     }
     assert part["environment"]["torch"] == torch.__version__
     assert [times["layout"] for times in part["step_milliseconds_in_turn"]] == ["contiguous", "channels_last"]

@@ -44,7 +44,7 @@ _NUMBERS = {bool: "boolean", int: "integer", str: "string", Path: "string", None
 # Fields that a document leaves out.
 _LEFT_OUT = {Result: ("lines",), Outcome: ("mutant",)}
 # Fields that a document may leave out.
-_OPTIONAL = {Row: MAY_BE_EMPTY}
+_OPTIONAL = {Row: MAY_BE_EMPTY, Environment: ("driver",)}
 _ATTRIBUTE = re.compile(r"^    (\w+): (.+?)(?=^    \w+: |\n\n|\Z)", re.MULTILINE | re.DOTALL)
 
 

@@ -1,7 +1,8 @@
 """Writes under which versions of PyTorch the properties hold, and what is known of each GPU, Python and platform.
 
 The versions are from what `make test-torch` found under each, the GPUs that nobody here has from what `python
-tools/devices/devices.py` found, and all that ran from the environments in benchmarks/results. `python
+tools/devices/devices.py` found, and all that ran from the environments in benchmarks/results. Of other platforms
+`make test-platforms` asks compilers, and `python tools/hipified.py` counts what HIP lacks. `python
 tools/docs/support.py` writes the tables into docs/operators.md and docs/support.md, and the newest version under which
 all properties hold into README.md; with `--check` it only names what is not current, and exits with 1 if there is
 anything.
@@ -10,6 +11,7 @@ anything.
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,17 +20,19 @@ from generated import ROOT, write_or_check
 
 VERSIONS = ROOT / "docs/versions"
 DEVICES = ROOT / "docs/devices.json"
+PLATFORMS = ROOT / "docs/platforms.json"
+HIPIFIED = ROOT / "docs/hipified.json"
 RESULTS = ROOT / "benchmarks/results"
 COMPILED_FOR = ROOT / "src/torchgraft/cmake/TorchgraftKernels.cmake"
 # The compute capability of a GPU that results name.
 CAPABILITIES = {"H100": 9.0, "H200": 9.0}
-# Pythons and platforms that people ask for, with what is known if nothing ran there.
+# Pythons and platforms that people ask for, with what is known beside what ran there and what compilers say.
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 OTHER_PLATFORMS = {
-    "Linux on aarch64": ("unknown", "no wheel is built for it, and nobody has compiled the kernels there"),
-    "Linux with musl, as Alpine": ("unknown", "PyTorch has no wheels for it"),
-    "macOS": ("unknown", "the references answer if nothing compiles"),
-    "Windows": ("unknown", "the references answer if nothing compiles; Linux in WSL counts as Linux"),
+    "Linux on aarch64": "no wheel is built for it",
+    "Linux with musl, as Alpine": "PyTorch has no wheels for it",
+    "macOS on arm64": "the references answer",
+    "Windows on x86-64": "the references answer; Linux in WSL counts as Linux",
 }
 STATUSES = ("pass", "fail", "not applicable")
 
@@ -92,7 +96,7 @@ def latest(kept: Iterable[dict[str, Any]]) -> str:
 
 def joined(kept: Iterable[dict[str, Any]], key: str) -> str:
     """The different values of an entry, in order."""
-    return ", ".join(dict.fromkeys(each[key] for each in kept if key in each))
+    return ", ".join(dict.fromkeys(each[key] for each in kept if each.get(key)))
 
 
 def gpu_rows(ran: list[dict[str, Any]]) -> list[list[object]]:
@@ -102,7 +106,8 @@ def gpu_rows(ran: list[dict[str, Any]]) -> list[list[object]]:
     for chip in dict.fromkeys(each["chip"] for each in on_gpus):
         own = [each for each in on_gpus if each["chip"] == chip]
         [capability] = [value for name, value in CAPABILITIES.items() if name in chip]
-        rows.append([capability, chip, "**run**", f"PyTorch {joined(own, 'torch')}, {latest(own)}"])
+        driver = f", driver {drivers}" if (drivers := joined(own, "driver")) else ""
+        rows.append([capability, chip, "**run**", f"PyTorch {joined(own, 'torch')}{driver}, {latest(own)}"])
     emulated = {each["device"] / 10: each for each in json.loads(DEVICES.read_text())}
     architectures = re.search(r"set\(CMAKE_CUDA_ARCHITECTURES (\d[^)]*)\)", COMPILED_FOR.read_text())
     assert architectures is not None
@@ -134,7 +139,75 @@ def platform_rows(ran: list[dict[str, Any]]) -> list[list[object]]:
     """Linux on x86-64, which everything ran on, and what else people ask for."""
     glibcs = {found[1] for each in ran if (found := re.search(r"x86_64-with-glibc([\d.]+)", each.get("platform", "")))}
     known = f"glibc {', '.join(sorted(glibcs))}; PyPA's image builds wheels for glibc 2.28 and newer"
-    return [["Linux on x86-64", "**run**", known], *([name, *said] for name, said in OTHER_PLATFORMS.items())]
+    rows: list[list[object]] = [["Linux on x86-64", "**run**", known]]
+    asked = json.loads(PLATFORMS.read_text())
+    for name, said in OTHER_PLATFORMS.items():
+        own = [each for each in asked if each["platform"].startswith(f"{name},")]
+        if not own or any(each["errors"] for each in own):
+            rows.append([name, "unknown", said])
+            continue
+        built = any(each["built"] for each in own)
+        by = " and ".join(each["platform"].partition(", ")[2] for each in own)
+        rows.append([name, "compiled" if built else "parsed", f"the CPU library, by {by}; {said}"])
+    return rows
+
+
+def compiler_rows() -> list[list[object]]:
+    """Each compiler that was asked for a platform: what it says of the sources of the CPU libraries."""
+    return [
+        [
+            each["platform"],
+            each["compiler"],
+            each["headers"],
+            f"{each['compiled']} of {each['sources']}",
+            "yes" if not each["program"] else f"no: {each['program']}",
+            checked_in(each),
+        ]
+        for each in json.loads(PLATFORMS.read_text())
+    ]
+
+
+def checked_in(asked: dict[str, Any]) -> str:
+    """Describes what `graft check` found with the libraries of a compiler."""
+    if not (found := asked["checked"]):
+        return ""
+    failed = f", these do not: {', '.join(found['failed'])}" if found["failed"] else ""
+    operators = f"{len(found['operators'])} operator{'' if len(found['operators']) == 1 else 's'}"
+    return f"{found['passed']} properties of {operators} hold{failed}; PyTorch {found['torch']}, {found['date'][:10]}"
+
+
+def hipified_rows() -> list[list[object]]:
+    """Sources and headers of CUDA: how many lines hipify changes."""
+    found = json.loads(HIPIFIED.read_text())
+    keys = ("files", "changed_files", "lines", "changed_lines")
+    return [[kind, *(f"{found[kind][key]:,}" for key in keys)] for kind in ("sources", "headers")]
+
+
+def hip_asked() -> str:
+    """Says which compiler parsed the sources for HIP, and what it says first of those that it does not take."""
+    found = json.loads(HIPIFIED.read_text())
+    compiled = [each for each in found["files"] if each["file"].endswith(".cu")]
+    refusals = Counter(each["refused"] for each in compiled if each["refused"])
+    said = "; ".join(f"{count} with `{words}`" for words, count in refusals.most_common())
+    by_hand = ", ".join(f"`{name}`" for name in found["by_hand"])
+    parsed = sum(each["refused"] == "" for each in compiled)
+    return (
+        f"{found['compiler']}, for `{found['gpu']}`, takes {parsed} of {len(compiled)} sources, once what hipify "
+        f"leaves of {by_hand} is replaced by hand. It refuses {said}."
+    )
+
+
+def hip_need_rows() -> list[list[object]]:
+    """How many sources of CUDA use what HIP has not, or has otherwise, and how many of them are parsed all the same."""
+    found = json.loads(HIPIFIED.read_text())
+    compiled = [each for each in found["files"] if each["file"].endswith(".cu")]
+    rows: list[list[object]] = []
+    for need in (*found["needs"], ""):
+        own = [each for each in compiled if (need in each["needs"] if need else not each["needs"])]
+        folders = sorted({"/".join(each["file"].split("/")[:2]) for each in own})
+        parsed = sum(each["refused"] == "" for each in own)
+        rows.append([need or "none of these", len(own), parsed, ", ".join(f"`{Path(each).name}`" for each in folders)])
+    return rows
 
 
 def processor_rows(ran: list[dict[str, Any]]) -> list[list[object]]:
@@ -171,6 +244,13 @@ def main() -> int:
             ),
         ),
         "support-platforms": table("platform | known | how", platform_rows(ran)),
+        "support-compilers": table(
+            "platform | compiler | headers | sources that it takes | what C++ programs include | `graft check`",
+            compiler_rows(),
+        ),
+        "support-hipified": table("CUDA | files | files that change | lines | lines that change", hipified_rows()),
+        "support-hip-asked": hip_asked() + "\n",
+        "support-hip-needs": table("what a source uses | sources | clang parses for HIP | of", hip_need_rows()),
     }
     return write_or_check("support", written)
 

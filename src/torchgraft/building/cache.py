@@ -8,7 +8,6 @@ belongs to the user: nothing is loaded from a folder that somebody else may writ
 import atexit
 import contextlib
 import errno
-import fcntl
 import functools
 import hashlib
 import json
@@ -20,6 +19,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from torchgraft.machine import locks
 
 # The file that lists the other files of an entry, with their hashes.
 _CONTENT = "content.json"
@@ -92,7 +93,7 @@ def keep_environment(name: str, make: Callable[[Path], None]) -> Path:
         each.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (root / "locks" / name).open("w") as lock:
         # Others wait until it is made, and nobody removes it before.
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        locks.lock(lock)
         if place.is_dir():
             os.utime(place)
             return place
@@ -125,6 +126,9 @@ def _why_unsafe(made: Path) -> str:
         found = made.stat()
     except OSError as error:
         return f"{made}: {error.strerror}"
+    # Windows has neither users' numbers nor these bits: a folder of caches is the user's there.
+    if not hasattr(os, "getuid"):
+        return ""
     if found.st_uid != os.getuid():
         return f"{made} belongs to another user"
     return f"others may write to {made}" if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
@@ -186,7 +190,7 @@ def _others_waited_for(lock: Path, is_there: Callable[[], bool]) -> Iterator[Non
         end = time.monotonic() + _PATIENCE_SECONDS
         while time.monotonic() < end:
             with contextlib.suppress(BlockingIOError):
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                locks.lock(file, waits=False)
                 break
             if is_there():
                 break
@@ -235,7 +239,7 @@ def _tidy(root: Path) -> None:
                 continue
             with (root / "locks" / each.name).open("w") as lock:
                 # A process that asks for it now has either marked it as used already, or waits and makes it again.
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                locks.lock(lock, waits=False)
                 _remove_where_older(each, _UNUSED_ENVIRONMENT_SECONDS)
 
 

@@ -1,7 +1,6 @@
 """Compiles kernels into libraries: an author's with the same CMake module as torchgraft's own."""
 
 import errno
-import fcntl
 import hashlib
 import itertools
 import os
@@ -22,6 +21,7 @@ import torch
 
 from torchgraft import native
 from torchgraft.building import cache
+from torchgraft.machine import locks
 
 Sanitizer = Literal["address", "thread"]
 # Given instead of architectures: all that torchgraft supports, which the CMake module lists.
@@ -135,7 +135,7 @@ def build(
     # The system releases the lock when a process ends, however it ends. The file stays, because a lock on a removed
     # file excludes nobody.
     with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        locks.lock(lock)
         (folder / "CMakeLists.txt").write_text(lists)
         run_tool([cmake, "-S", str(folder), "-B", str(ninjas), "-G", "Ninja", "-Wno-dev", *arguments], namespace, log)
         run_tool([cmake, "--build", str(ninjas)], namespace, log)

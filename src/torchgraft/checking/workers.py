@@ -1,6 +1,5 @@
 """Processes that run jobs: a crash, or a job that does not end, is a result like any other."""
 
-import fcntl
 import importlib
 import multiprocessing
 import os
@@ -22,6 +21,7 @@ from torchgraft.checking.one_job import run_here
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.result import DIED, Failure, Result
 from torchgraft.finding import places
+from torchgraft.machine import locks
 from torchgraft.machine.processes import clean_processes, waiting_asleep
 
 # A property that takes longer than this hangs.
@@ -88,7 +88,7 @@ class _Worker:
         # The output of the process since its last job began, in a file without a name, which nothing can leave behind.
         self.output = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         # Both processes share one position in the file; in append mode output always goes to its end.
-        fcntl.fcntl(self.output, fcntl.F_SETFL, fcntl.fcntl(self.output, fcntl.F_GETFL) | os.O_APPEND)
+        locks.append_only(self.output)
         # A Connection can be sent to a process that is spawned; a file cannot.
         written = Connection(os.dup(self.output.fileno()), readable=False)
         # A new process inherits the variables of the one that starts it.

@@ -113,7 +113,8 @@ def interrupt_when_told_to_end() -> None:
     That is `timeout`, and a terminal that is closed, unless the command is to go on without one, as under `nohup`.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+    # Windows has no such signal.
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.default_int_handler)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import platform
@@ -19,6 +18,7 @@ from torchgraft import building
 from torchgraft.building import BuildError, MissingToolError, cache
 from torchgraft.building.compile import run_tool
 from torchgraft.emulation.translate import Tree, find_included, read_tree, write_tree
+from torchgraft.machine import locks
 
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent
@@ -75,7 +75,7 @@ def build(
     directory = directory.resolve()
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        locks.lock(lock)
         translated = directory / "translated"
         compiled = write_tree(read_tree(sources, _root(sources)), translated / "sources")
         write_tree(_headers(), translated)

@@ -505,9 +505,9 @@ def _weighted_gradient(all_count: bool, needs_grad: Any, grads: Any, saved: Any,
     return found[0], None, found[1] if weight is not None else None
 
 
-def _explain_classes(input: Tensor, label: Tensor, weight: Tensor | None) -> None:
-    if not input.shape[-1]:
-        raise ValueError("weighted_rows: input has no column that a label could name")
+def _explain_labels(input: Tensor, label: Tensor, weight: Tensor | None) -> None:
+    if label.numel() and label.max() >= input.shape[-1]:
+        raise ValueError("weighted_rows: a label must name a column of input")
 
 
 # No sample has both weights and a label that is ignored.
@@ -528,7 +528,7 @@ _plant(
     _weighted,
     _LABELS,
     shapes="n k, n, k -> ()",
-    explain=_explain_classes,
+    explain=_explain_labels,
     dtypes={"input": _FLOATS, "weight": _FLOATS, "label": (torch.int64,)},
     gradient=partial(_weighted_gradient, True),
 )
@@ -540,7 +540,7 @@ CONTROLS.append(
         _weighted,
         _LABELS,
         shapes="n k, n, k -> ()",
-        explain=_explain_classes,
+        explain=_explain_labels,
         dtypes={"input": _FLOATS, "weight": _FLOATS, "label": (torch.int64,)},
         gradient=partial(_weighted_gradient, False),
     )

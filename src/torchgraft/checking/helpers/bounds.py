@@ -1,7 +1,6 @@
 """Bounds of the time and the memory that a call may take whose arguments make no sense."""
 
 import os
-import resource
 import signal
 import warnings
 from collections.abc import Callable, Iterator
@@ -62,6 +61,9 @@ def ends_in_time(function: Callable[[], Any]) -> bool:
 @contextmanager
 def memory_bounded(device: torch.device) -> Iterator[None]:
     """A scope in which little more memory can be had than is in use: huge sizes fail at once, on every machine."""
+    # Windows has no such module, and `graft check --list` imports this one.
+    import resource
+
     if device.type == "cuda":
         _, total = torch.cuda.mem_get_info(device)
         torch.cuda.set_per_process_memory_fraction(min(1.0, _BYTES / total), device.index or 0)

@@ -16,7 +16,6 @@ Example: leaks memory at each call.
 
 import ctypes
 import gc
-import resource
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -160,6 +159,9 @@ def _heap_bytes() -> int:
     """The bytes that malloc has given out and not got back; if it does not tell, the most that was ever resident."""
     mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if mallinfo2 is None:
+        # Windows has no such module, and `graft check --list` imports this one.
+        import resource
+
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     mallinfo2.restype = _Mallinfo2

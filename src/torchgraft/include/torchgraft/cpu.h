@@ -17,9 +17,11 @@
 
 // The instruction sets that kernels are compiled for. A library for any x86-64 machine holds every kernel
 // three times and picks the best when it loads; TORCHGRAFT_X86_64_LEVEL (4 or 3) leaves the one that a
-// machine which builds for itself would pick, the same code in a third of the time.
+// machine which builds for itself would pick, the same code in a third of the time. Clang compiles functions
+// for such a level, but knows no way to pick one by it: without TORCHGRAFT_X86_64_LEVEL it compiles for the
+// least of processors alone.
 #if defined(__x86_64__) && defined(__linux__) && defined(__GLIBC__) && defined(__GNUC__) && \
-    !defined(TORCHGRAFT_NO_CLONES)
+    (!defined(__clang__) || defined(TORCHGRAFT_X86_64_LEVEL)) && !defined(TORCHGRAFT_NO_CLONES)
 #define TORCHGRAFT_HAS_TARGETS
 #endif
 
@@ -145,10 +147,12 @@ TORCHGRAFT_INLINE void advance(At& at, int64_t step) {
   asm("" : "+r"(at));
 }
 
-// Has a vector loaded once, into a register if there are such: the compiler would load it once for each use.
+// Has a vector loaded once, into a register if there are such: GCC would load it once for each use.
 template <typename V>
 TORCHGRAFT_INLINE void keep(V& vector) {
-#if defined(__x86_64__)
+#if defined(__clang__)
+  static_cast<void>(vector);
+#elif defined(__x86_64__)
   if constexpr (sizeof(V) >= 16 && sizeof(V) <= 64) asm("" : "+v"(vector));
 #elif defined(__aarch64__)
   if constexpr (sizeof(V) == 16) asm("" : "+w"(vector));

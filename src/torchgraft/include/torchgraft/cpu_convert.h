@@ -59,7 +59,7 @@ TORCHGRAFT_INLINE void narrow(const V& value, U& bits, Tag<Half>) {
   bits = sign | (magnitude > 0x7f800000 ? U{} + 0x7e00 : rounded);
 }
 
-// Processors with AVX2 have instructions for float16, which compilers do not choose for vectors.
+// Processors with AVX2 have instructions for float16, which GCC does not choose for vectors.
 #if defined(__x86_64__)
 template <typename T, typename V>
 inline constexpr bool kConverts = std::is_same_v<T, Half> && sizeof(V) >= 32;
@@ -71,8 +71,9 @@ inline constexpr bool kConverts = false;
 namespace internal {
 
 // Loads sixteen bfloat16 into the upper halves of a vector's lanes in one instruction. To extend them and
-// then to move them up takes two, which compete with multiply-adds for their ports.
-#if defined(__x86_64__)
+// then to move them up takes two, which compete with multiply-adds for their ports. Clang takes no registers
+// of 64 bytes in a function that is compiled for their instruction set only once it is inlined.
+#if defined(__x86_64__) && !defined(__clang__)
 template <typename T, typename V>
 inline constexpr bool kShuffles = std::is_same_v<T, BFloat16> && sizeof(V) == 64;
 
@@ -89,6 +90,9 @@ TORCHGRAFT_INLINE void load_shuffled(V& vector, const BFloat16* from) {
 #else
 template <typename T, typename V>
 inline constexpr bool kShuffles = false;
+
+template <typename V>
+void load_shuffled(V& vector, const BFloat16* from);
 #endif
 
 }  // namespace internal
@@ -106,7 +110,11 @@ TORCHGRAFT_INLINE void load_converted(V& vector, const T* from) {
     Vector<uint16_t, sizeof(V) / 2> bits;
     load(bits, from);
     if constexpr (kConverts<T, V>) {
+#if defined(__clang__)
+      vector = __builtin_convertvector(reinterpret_cast<Vector<_Float16, sizeof(V) / 2>&>(bits), V);
+#else
       asm("vcvtph2ps %1, %0" : "=v"(vector) : "v"(bits));
+#endif
       return;
     }
     widen(vector, __builtin_convertvector(bits, Vector<uint32_t, sizeof(V)>), Tag<T>{});
@@ -119,8 +127,12 @@ TORCHGRAFT_INLINE void store_converted(const V& vector, T* to) {
   if constexpr (std::is_same_v<T, A>) {
     store(vector, to);
   } else if constexpr (kConverts<T, V>) {
+#if defined(__clang__)
+    const auto bits = __builtin_convertvector(vector, Vector<_Float16, sizeof(V) / 2>);
+#else
     Vector<uint16_t, sizeof(V) / 2> bits;
     asm("vcvtps2ph $0, %1, %0" : "=v"(bits) : "v"(vector));
+#endif
     store(bits, to);
   } else {
     Vector<uint32_t, sizeof(V)> bits;

@@ -26,11 +26,15 @@ TORCHGRAFT_INLINE void stream_converted(const V& vector, T* to) {
     store_converted<A>(vector, elements);
     Vector<uint32_t, kBytes> converted;
     load(converted, elements);
+#if defined(__clang__)
+    __builtin_nontemporal_store(converted, reinterpret_cast<Vector<uint32_t, kBytes>*>(to));
+#else
     if constexpr (sizeof(V) > 16) {
       asm("vmovntps %1, %0" : "=m"(*reinterpret_cast<Vector<uint32_t, kBytes>*>(to)) : "v"(converted));
     } else {
       asm("movntps %1, %0" : "=m"(*reinterpret_cast<Vector<uint32_t, kBytes>*>(to)) : "x"(converted));
     }
+#endif
     return;
   }
 #endif

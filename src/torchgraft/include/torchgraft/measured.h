@@ -318,7 +318,7 @@ Choice measure(const std::vector<std::string>& names, int32_t device, const Run&
       for (auto& [name, seconds] : candidates) {
         if (!name.empty() && seconds > kFarBehind * best) continue;
         bool computes = true;
-        const double taken = timer.seconds_of([&] { computes = computes && run(name); });
+        const double taken = timer.seconds_of([&, &name = name] { computes = computes && run(name); });
         seconds = computes ? std::min(seconds, taken) : seconds;
       }
     }

@@ -307,7 +307,7 @@ struct Tile {
         for (int64_t tap = from; tap < to; ++tap) {
           add(tap, product);
           const A least = static_cast<A>(-(time + tap)), beyond = static_cast<A>(length - time - tap);
-          sum += (lane >= least) & (lane < beyond) ? product : V{};
+          sum += ((lane >= least) & (lane < beyond)) ? product : V{};
         }
       };
       add_some_lanes(first, inside);
