@@ -555,3 +555,21 @@ _plant(
     Samples((Sample("two rows", (Drawn((2, 7)),)),)),
     output=lambda input: torch.empty(input.shape, dtype=torch.int64, device=input.device),
 )
+
+
+def _of_picked(needs_grad: Any, grads: Any, saved: Any, table: Tensor, index: Tensor) -> Any:
+    picked = index == torch.arange(table.shape[0], device=index.device)[:, None]
+    return picked.to(table.dtype) @ grads[0], None
+
+
+_plant(
+    "loses_the_gradient_of_the_last",
+    "has no gradient for rows that are counted from the end",
+    "gradient_regimes",
+    "(Tensor table, Tensor index) -> Tensor",
+    lambda table, index: table[index],
+    lambda table, index: table[index],
+    Samples((Sample("some rows", (Drawn((6, 3)), Drawn((4,), dtype=torch.int64, high=6))),)),
+    dtypes={"table": _FLOATS, "index": (torch.int64,)},
+    gradient=_of_picked,
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from torchgraft.checking.case import Case
 from torchgraft.checking.helpers.derived_calls import warm_up
 from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.tensors.arguments import each_tensor, replaced, tensors_of
-from torchgraft.checking.tensors.dtypes import holds_numbers, in_float64, is_number
+from torchgraft.checking.tensors.dtypes import holds_numbers, in_float64, is_number, is_whole
 from torchgraft.sampling import Drawn, Sample
 
 # No other sample is asked once this thread has worked so long: what other programs take does not count.
@@ -368,6 +369,28 @@ def integer_regimes(call: Call, unit: Unit) -> Iterator[Regime]:
     if all(dtype.itemsize <= 2 for dtype in dtypes):
         yield Regime("integers", "at the minimum of its dtype", partial(_at_limit, "min"))
         yield Regime("integers", "at the maximum of its dtype", partial(_at_limit, "max"))
+
+
+def from_the_end(call: Call) -> Iterator[tuple[Unit, Regime, tuple[Any, ...]]]:
+    """Yields calls whose indices are counted from the end, if the reference gives the same for these.
+
+    A GPU is not asked, as a wrong index ends its use.
+    """
+    if call.device.type != "cpu":
+        return
+    expected = tree_leaves(call.expected())
+    for unit in units(call, lambda tensor: is_whole(tensor.dtype) and tensor.dtype.is_signed):
+        (place, *more), (tensor, *_) = unit.places, tensors_of([call.arguments[each] for each in unit.places])
+        if more or isinstance(call.arguments[place], list) or tensor.min() < 0:
+            continue
+        others = [each for each in tensors_of(call.arguments) if is_number(each)]
+        for size in dict.fromkeys(size for each in others for size in each.shape if size > tensor.max()):
+            arguments = replaced(call.arguments, place, tensor - size)
+            with suppress(Exception):
+                found = tree_leaves(call.expected(arguments))
+                if all(one is None or torch.equal(one, other) for one, other in zip(found, expected, strict=True)):
+                    yield unit, Regime("integers", "counted from the end", lambda values: values), arguments
+                    break
 
 
 def _at_limit(limit: str, values: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ at most ten times the reference's own. Where a maximum occurs several times, its
 the equal elements, with the same sum. At kinks, as of relu at 0 and of clamp at a whole number, the reference decides;
 `Samples(kinks=...)` says where any finite gradient is right. Zeros are asked for each number and flag of the samples.
 Where a function of each element goes to zero, as softplus does far below 0, and both its results and the gradient of
-the reference are right to 1 %, the gradient has a right digit too.
+the reference are right to 1 %, the gradient has a right digit too. On a CPU, indices are counted from the end.
 
 Cannot prove: that a gradient is divided in a sensible way among equal elements, or anything about kinks at other values
 than whole numbers.
@@ -39,6 +39,7 @@ from torchgraft.checking.helpers.regimes import (
     Unit,
     changed,
     each_telling,
+    from_the_end,
     is_usable,
     mixes,
     number_regimes,
@@ -112,6 +113,10 @@ def _check_call(case: Case, call: Call, kinds: Sequence[str] = ()) -> None:
             raise explained(call, unit, regime, arguments, worse, ask)
         if len(unit.places) == 1 and not kinds:
             _check_tails(call, unit)
+    for unit, regime, arguments in () if kinds else from_the_end(call):
+        ask = partial(_worst, call, regime, sizes, has_kinks=has_kinks)
+        if (worse := ask(arguments)) is not None:
+            raise explained(call, unit, regime, arguments, worse, ask)
 
 
 def _check_tails(call: Call, unit: Unit) -> None:

@@ -11,7 +11,7 @@ one rounding of the arguments changes, beside two roundings of the result. Integ
 integers or flags is changed and the reference gives NaN, as the mean of no element, so does the operator, unless
 `Samples(non_finite=...)` says otherwise. The limits of a sample (`low`, `high`, `values`, `ordered`, `distinct`) hold,
 and an operator may refuse values. In float64, results of whole numbers and flags are asked of values that float32 does
-not tell apart.
+not tell apart. On a CPU, indices are counted from the end, if the reference gives the same for these.
 
 Cannot prove: anything where the reference itself overflows or loses its digits. Values times 1e20 and 1e-30 say nothing
 about results that many elements go into: there PyTorch may compute in float64 what a right kernel need not.
@@ -55,6 +55,7 @@ from torchgraft.checking.helpers.regimes import (
     Unit,
     changed,
     each_telling,
+    from_the_end,
     halved,
     integer_regimes,
     is_usable,
@@ -166,12 +167,17 @@ def _check_call(case: Case, call: Call) -> None:
         _ask(call, unit, regime)
     for alike, unit, regime in halved(call):
         _ask(alike, unit, regime)
+    for unit, regime, arguments in from_the_end(call):
+        _ask_about(call, unit, regime, arguments)
 
 
 def _ask(call: Call, unit: Unit, regime: Regime) -> None:
     arguments = changed(call, unit, regime.change)
-    if arguments is None or not is_usable(call.reference, arguments):
-        return
+    if arguments is not None and is_usable(call.reference, arguments):
+        _ask_about(call, unit, regime, arguments)
+
+
+def _ask_about(call: Call, unit: Unit, regime: Regime, arguments: tuple[Any, ...]) -> None:
     worse = _worst(call, regime, arguments)
     if worse is None or (regime.factor in (HUGE, TINY) and mixes(call.reference, call.arguments, unit)):
         return
