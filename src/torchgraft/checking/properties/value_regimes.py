@@ -99,7 +99,7 @@ def check(case: Case) -> None:
 def _check_digits(call: Call) -> None:
     """Asks in float64 about numbers that are equal in float32, where what is compared decides about the result."""
     call = replace(call, dtype=torch.float64)
-    if counts_numbers(call):
+    if call.precision == torch.float64 and counts_numbers(call):
         for unit in units(call, is_number):
             _ask(call, unit, DIGITS)
 
