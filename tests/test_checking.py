@@ -142,6 +142,19 @@ samples |= dict.fromkeys(("flagged", "wrongly_flagged"), Samples(_FLAGGED))
 EAGER = ["value", "sizes", "empty", "dtypes", "layouts", "gradient", "second_gradient", "determinism"]
 
 
+def test_a_dtype_that_a_sample_gives_stays():
+    negated = Operator(
+        "checking::negated(Tensor input) -> Tensor",
+        reference=torch.neg,
+        dtypes=(torch.int32, torch.int64),
+        kernels={"cpu": (torch.int32, torch.int64)},
+    )
+    negated.kernel("cpu")(lambda input: -input)
+    samples = Samples([Sample("of 64 bits", (Drawn((3,), dtype=torch.int64, high=4),))])
+    report = check(negated, samples, properties=["dtypes"], device="cpu")
+    assert report.passed, str(report)
+
+
 def test_a_correct_operator_passes():
     report = torchgraft.check(correct, properties=EAGER, device="cpu")
     assert isinstance(report, CheckReport)

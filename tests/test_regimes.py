@@ -187,6 +187,7 @@ CAUSES = {
     "returns_its_argument_unmoved": "with by=0, returns_its_argument_unmoved: result 0 of the kernel",
     "counts_ignored_rows_if_weighted": "with weight given, as in sample 'weights': the gradient of input is wrong",
     "loses_the_gradient_of_the_last": "the gradient of table is wrong for index counted from the end",
+    "leaves_out_no_row_from_the_end": "with row=-2: the gradient of input is wrong",
     "ranks_in_float32": "takes float64 for float32: the result for input that float32 does not tell apart",
     "mean_of_none": "the result is 0.0 for group all equal to its smallest, where the reference gives NaN",
 }

@@ -573,3 +573,20 @@ _plant(
     dtypes={"table": _FLOATS, "index": (torch.int64,)},
     gradient=_of_picked,
 )
+
+
+def _left_out(input: Tensor, row: int) -> Tensor:
+    return torch.arange(input.shape[0], device=input.device)[:, None] == row
+
+
+_plant(
+    "leaves_out_no_row_from_the_end",
+    "has a gradient for a row that a number leaves out, if it counts from the end",
+    "numbers",
+    "(Tensor input, int row) -> Tensor",
+    lambda input, row: torch.where(_left_out(input, row % max(input.shape[0], 1)), input.detach(), input),
+    lambda input, row: input.clone(),
+    Samples((Sample("six rows", (Drawn((6, 2)), 2)),)),
+    shapes="n d -> n d",
+    gradient=lambda needs_grad, grads, saved, input, row: (grads[0].masked_fill(_left_out(input, row), 0),),
+)

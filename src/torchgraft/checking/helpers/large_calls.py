@@ -16,8 +16,8 @@ from torchgraft.sampling import Sample
 # To what a size grows so that several threads have a share, as long as all arguments, and all results, have so few
 # elements, so few products are added up, and a call may be expected to keep this thread busy for so few seconds: what
 # other programs take does not count.
-_SIZES = (4_099, 70_001, 300_001)
-_ELEMENTS, _PRODUCTS = 1 << 20, 1 << 25
+_SIZES = (4_099, 20_011, 70_001, 300_001)
+_ELEMENTS, _PRODUCTS = 1 << 22, 1 << 25
 _CALL_SECONDS = 0.05
 # A kernel that takes longer for the smallest of these sizes is interpreted, by one thread.
 _MOST_SECONDS = 1.0

@@ -24,7 +24,7 @@ from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
-from torchgraft.checking.tensors.arguments import each_tensor
+from torchgraft.checking.tensors.arguments import each_tensor, tensors_of
 from torchgraft.checking.tensors.compare import Mismatch, expect, expect_same
 from torchgraft.checking.tensors.dtypes import in_dtype
 
@@ -53,7 +53,9 @@ def _check_declared(call: Call) -> None:
 
 def _check_others(call: Call) -> None:
     operator = call.operator
-    for dtype in _OTHERS:
+    # A tensor whose sample gives it a dtype of its own stays as it is.
+    has_tensors = any(each.dtype == call.dtype for each in tensors_of(call.arguments))
+    for dtype in _OTHERS if has_tensors else ():
         if dtype not in (operator.declaration.dtypes or ()):
             convert = partial(_converted, before=call.dtype, to=dtype)
             _expect_refused(call, each_tensor(convert, call.arguments), f"{dtype}")
