@@ -55,8 +55,10 @@ def draw(random: Random, device: str, dtype: torch.dtype, *, least_batch: int = 
     """Any layer that graft serves, often with one tap, one pixel or one image; its input in any strides."""
     channels, kernel = random.choice((2, 3, 8, 32)), (random.choice((1, 1, 2, 3, 5)), random.choice((1, 1, 2, 3, 5)))
     stride = random.choice((1, 1, 1, 2, (1, 2)))
-    # PyTorch 2.13 reads memory that is not there for some dilated kernels of one tap in bfloat16.
-    dilation = random.choice((1, 1, 1, 2, (2, 1))) if kernel != (1, 1) else 1
+    # In dtypes of two bytes that the processor multiplies, PyTorch 2.13 reads memory that is not there for some kernels
+    # of one tap along a dilated dimension.
+    gaps = random.choice(((1, 1), (1, 1), (1, 1), (2, 2), (2, 1)))
+    dilation = tuple(gap if taps > 1 else 1 for gap, taps in zip(gaps, kernel, strict=True))
     padding = random.choice((0, 1, 2, (0, 1), (2, 1), *(("same",) * 3 if stride == 1 else ())))
     layer = nn.Conv2d(
         channels,
