@@ -19,7 +19,8 @@ Example: cuts results off where it should round them.
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -72,7 +73,7 @@ def check(case: Case) -> None:
 
     # Samples for tf32 are left out: they are less accurate by intent.
     samples = [sample for sample in case.table(empty=False) if not sample.tf32]
-    with equal_precision():
+    with equal_precision(), _in_time(case):
         case.each(compare, samples)
     if without_kernel == len(samples):
         raise NotApplicable(f"{rival} has no kernel for this dtype here")
@@ -94,6 +95,22 @@ def check(case: Case) -> None:
         expected=f"at most {_MOST_TIMES_RIVAL * least:.3g}",
         found=f"{error:.3g}",
     )
+
+
+@contextmanager
+def _in_time(case: Case) -> Iterator[None]:
+    """A scope in which PyTorch computes float16 on a CPU without oneDNN.
+
+    On processors with float16 arithmetic the oneDNN of PyTorch 2.13 takes minutes for a convolution of 256 taps.
+    """
+    backend: Any = torch.backends.mkldnn
+    before = backend.enabled
+    try:
+        if case.device.type == "cpu" and case.dtype == torch.float16:
+            backend.enabled = False
+        yield
+    finally:
+        backend.enabled = before
 
 
 def _note_roundings(case: Case) -> None:
