@@ -19,8 +19,7 @@ Example: cuts results off where it should round them.
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -29,6 +28,7 @@ from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.settings import pytorch_in_time
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.tensors.compare import expect
@@ -73,7 +73,7 @@ def check(case: Case) -> None:
 
     # Samples for tf32 are left out: they are less accurate by intent.
     samples = [sample for sample in case.table(empty=False) if not sample.tf32]
-    with equal_precision(), _in_time(case):
+    with equal_precision(), pytorch_in_time(case.device, case.dtype):
         case.each(compare, samples)
     if without_kernel == len(samples):
         raise NotApplicable(f"{rival} has no kernel for this dtype here")
@@ -95,22 +95,6 @@ def check(case: Case) -> None:
         expected=f"at most {_MOST_TIMES_RIVAL * least:.3g}",
         found=f"{error:.3g}",
     )
-
-
-@contextmanager
-def _in_time(case: Case) -> Iterator[None]:
-    """A scope in which PyTorch computes float16 on a CPU without oneDNN.
-
-    On processors with float16 arithmetic the oneDNN of PyTorch 2.13 takes minutes for a convolution of 256 taps.
-    """
-    backend: Any = torch.backends.mkldnn
-    before = backend.enabled
-    try:
-        if case.device.type == "cpu" and case.dtype == torch.float16:
-            backend.enabled = False
-        yield
-    finally:
-        backend.enabled = before
 
 
 def _note_roundings(case: Case) -> None:

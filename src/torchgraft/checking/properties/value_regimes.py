@@ -64,7 +64,7 @@ from torchgraft.checking.helpers.regimes import (
     part_regimes,
     units,
 )
-from torchgraft.checking.helpers.settings import on_threads
+from torchgraft.checking.helpers.settings import on_threads, pytorch_in_time
 from torchgraft.checking.properties.value import check_value
 from torchgraft.checking.property import Property
 from torchgraft.checking.tensors.arguments import each_tensor, tensors_of
@@ -225,7 +225,8 @@ def _worst(call: Call, regime: Regime, arguments: tuple[Any, ...]) -> Worse | No
 
 def _in_own_dtype(call: Call, arguments: tuple[Any, ...]) -> Any:
     try:
-        return call.reference(*each_tensor(Tensor.clone, arguments))
+        with pytorch_in_time(call.device, call.dtype):
+            return call.reference(*each_tensor(Tensor.clone, arguments))
     except RuntimeError:
         # PyTorch lacks some kernels for halves.
         wider = each_tensor(lambda each: each.float() if is_number(each) and not each.is_complex() else each, arguments)
