@@ -191,7 +191,7 @@ class TestLimits:
             "limits", in_turn, call, signature="(Tensor weight, Tensor index) -> Tensor", **declared
         ).status == ("pass")
 
-    @pytest.mark.parametrize(("bits", "size"), [(8, "1,030"), (16, "70,001")])
+    @pytest.mark.parametrize(("bits", "size"), [(8, "1,024"), (16, "70,001")])
     def test_a_counter_that_is_too_narrow_is_seen(self, bits, size):
         def narrow(input):
             return input.sum(-1) % 2**bits

@@ -90,14 +90,16 @@ class _Growing:
         return _PRODUCTS if len(self.seconds) < _MEASURED else _PRODUCTS_IF_QUICK
 
     def _expected_seconds(self, size: int) -> float:
-        """The time of the last call, times what it and the one before let expect.
+        """The time of the last call, times what it and one of less than half its size let expect.
 
         A part of it is the same for all sizes, so that more is expected than a small growth tells.
         """
         if not self.seconds:
             return 0.0
-        (before, less), (last, more) = ([*sorted(self.seconds.items())] * 2)[-2:]
-        power = math.log(more / less) / math.log(last / before) if last > 2 * before else 1.0
+        last, more = max(self.seconds.items())
+        smaller = [each for each in self.seconds.items() if 2 * each[0] < last]
+        before, less = max(smaller, default=(last, more))
+        power = math.log(more / less) / math.log(last / before) if smaller else 1.0
         return more * (size / last) ** min(max(power, 0.5), 2.0)
 
 
