@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -93,6 +93,11 @@ class Call:
         real = [torch.empty(0, dtype=each).real.dtype for each in tensors]
         real += [self.precision] if self.precision.is_floating_point else []
         return max(real, key=lambda each: torch.finfo(each).eps, default=self.precision)
+
+    def with_argument(self, place: int, value: Any) -> "Call":
+        """Makes the call whose sample has another argument in a place, a value or what is drawn for it."""
+        arguments = replaced(self.declaration.with_defaults(self.sample.arguments), place, value)
+        return replace(self, sample=replace(self.sample, arguments=arguments))
 
     @property
     def tensor_names(self) -> list[str]:

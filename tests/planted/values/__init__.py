@@ -519,6 +519,11 @@ _LABELS = Samples(
     )
 )
 _WEIGHTED = "(Tensor input, Tensor label, Tensor? weight) -> Tensor"
+_WEIGHTED_OPTIONS: dict[str, Any] = {
+    "shapes": "n k, n, k -> ()",
+    "explain": _explain_labels,
+    "dtypes": {"input": _FLOATS, "weight": _FLOATS, "label": (torch.int64,)},
+}
 _plant(
     "counts_ignored_rows_if_weighted",
     "has a gradient that is divided by the weights of ignored rows too",
@@ -527,9 +532,7 @@ _plant(
     _weighted,
     _weighted,
     _LABELS,
-    shapes="n k, n, k -> ()",
-    explain=_explain_labels,
-    dtypes={"input": _FLOATS, "weight": _FLOATS, "label": (torch.int64,)},
+    **_WEIGHTED_OPTIONS,
     gradient=partial(_weighted_gradient, True),
 )
 CONTROLS.append(
@@ -539,9 +542,7 @@ CONTROLS.append(
         _weighted,
         _weighted,
         _LABELS,
-        shapes="n k, n, k -> ()",
-        explain=_explain_labels,
-        dtypes={"input": _FLOATS, "weight": _FLOATS, "label": (torch.int64,)},
+        **_WEIGHTED_OPTIONS,
         gradient=partial(_weighted_gradient, False),
     )
 )

@@ -21,7 +21,6 @@ Example: the gradient formula asks what the numbers are, which nobody knows whil
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -42,7 +41,7 @@ from torchgraft.checking.helpers.compiling import (
 )
 from torchgraft.checking.helpers.other_sizes import in_other_sizes, size_arguments
 from torchgraft.checking.property import COMPILER, Property
-from torchgraft.checking.tensors.arguments import replaced, with_places_left
+from torchgraft.checking.tensors.arguments import with_places_left
 from torchgraft.checking.tensors.compare import Mismatch
 from torchgraft.checking.tensors.gradients import grad_or_zeros, leaves_of, with_gradients
 
@@ -121,7 +120,7 @@ def _check_random(call: Call) -> None:
     described = call.declaration.arguments
     for place in (place for place, each in enumerate(described) if each.name in call.declaration.random):
         # PyTorch makes constants of 0 and 1.
-        one, other = (_with_number(call, place, number) for number in _SEEDS)
+        one, other = (call.with_argument(place, number) for number in _SEEDS)
         places = [*(each for each in of_sizes_and_tensors(call)[1] if each != place), place]
         function = with_places_left(call.function, call.make("meta"), places)
         try:
@@ -137,11 +136,6 @@ def _check_random(call: Call) -> None:
         if kind != "SymInt":
             raise Mismatch(f"{message}, which is `{kind}` in the schema: write `SymInt {name}`")
         raise Mismatch(f"{message}, though it is SymInt in the schema: {why}")
-
-
-def _with_number(call: Call, place: int, number: int) -> Call:
-    arguments = call.declaration.with_defaults(call.sample.arguments)
-    return replace(call, sample=replace(call.sample, arguments=replaced(arguments, place, number)))
 
 
 def _leaves_one(call: Call, other: Call) -> bool:

@@ -116,9 +116,7 @@ def _with_argument(call: Call, giving: Sample, place: int) -> Derived:
     given, name = giving.arguments[place], call.declaration.arguments[place].name
     if isinstance(given, Drawn):
         given = replace(given, shape=tuple(_own_size(call.sample, giving, size) for size in given.shape))
-    drawn = [*call.sample.arguments, *call.arguments[len(call.sample.arguments) :]]
-    other = replace(call, sample=replace(call.sample, arguments=replaced(tuple(drawn), place, given)))
-    return derived(call, other, f"{name} given, as in sample {giving.name!r}")
+    return derived(call, call.with_argument(place, given), f"{name} given, as in sample {giving.name!r}")
 
 
 def _own_size(sample: Sample, other: Sample, size: int) -> int:

@@ -17,7 +17,6 @@ the argument is listed in `random=`.
 Example: takes the low 32 bits of its seed alone.
 """
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,7 +29,7 @@ from torchgraft.checking.case import Case
 from torchgraft.checking.helpers.derived_calls import growing_together, is_small, is_taken_on_cpu, resized
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
-from torchgraft.checking.tensors.arguments import replaced, tensors_of
+from torchgraft.checking.tensors.arguments import tensors_of
 from torchgraft.checking.tensors.compare import Mismatch, expect, expect_equal
 
 _SEEDS = 200
@@ -79,9 +78,7 @@ def _with_another(call: Call, name: str, by: int) -> Call:
 
 def _with_value(call: Call, name: str, change: Callable[[int], int]) -> Call:
     place = next(place for place, argument in enumerate(call.declaration.arguments) if argument.name == name)
-    arguments = call.declaration.with_defaults(call.sample.arguments)
-    changed = dataclasses.replace(call.sample, arguments=replaced(arguments, place, change(arguments[place])))
-    return dataclasses.replace(call, sample=changed)
+    return call.with_argument(place, change(call.declaration.with_defaults(call.sample.arguments)[place]))
 
 
 def _check_seeds(call: Call) -> None:

@@ -89,8 +89,6 @@ _QUICK_SECONDS, _SECONDS = 0.15, 2.0
 def check(case: Case) -> None:
     """See the module."""
     each_telling(case, partial(_check_call, case), quick=_QUICK, full=_FULL)
-    if case.dtype == torch.float32 and torch.float64 in (case.declaration.dtypes or ()):
-        each_telling(case, _check_digits, quick=1, full=_FULL)
     # Threads would take longer to begin than such a call takes.
     with on_threads(1):
         _check_wide(case)
@@ -98,7 +96,6 @@ def check(case: Case) -> None:
 
 def _check_digits(call: Call) -> None:
     """Asks in float64 about numbers that are equal in float32, where what is compared decides about the result."""
-    call = replace(call, dtype=torch.float64)
     if call.precision == torch.float64 and counts_numbers(call):
         for unit in units(call, is_number):
             _ask(call, unit, DIGITS)
@@ -169,6 +166,8 @@ def _check_call(case: Case, call: Call) -> None:
         _ask(alike, unit, regime)
     for unit, regime, arguments in from_the_end(call):
         _ask_about(call, unit, regime, arguments)
+    if call.dtype == torch.float32 and torch.float64 in (case.declaration.dtypes or ()):
+        _check_digits(replace(call, dtype=torch.float64))
 
 
 def _ask(call: Call, unit: Unit, regime: Regime) -> None:
