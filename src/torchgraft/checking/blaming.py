@@ -30,7 +30,8 @@ from torchgraft.layout import CHANNELS_LAST
 from torchgraft.operator.gradients import differentiate_reference
 
 _Kernel = Callable[..., Any]
-# After so many seconds no other part is tried, and no other cause.
+# Once this thread has worked for so many seconds no other part is tried, and no other cause: what other programs take
+# does not count.
 _SECONDS = 10.0
 # The cause of a failure that does not come again.
 CHANCE = "chance"
@@ -67,7 +68,7 @@ def find_blame(call: Call, ask: Callable[[], None], *, is_named: bool = False) -
         ask: asks again; raises where it still fails.
         is_named: whether the failure names its cause already.
     """
-    operator, began = call.operator, time.monotonic()
+    operator, began = call.operator, time.thread_time()
     try:
         call.reference(*in_float64(call.arguments))
     except Exception as error:
@@ -84,7 +85,7 @@ def find_blame(call: Call, ask: Callable[[], None], *, is_named: bool = False) -
     if operator.declaration.mutates or operator.declaration.random or operator.declaration.sizes_from_data:
         return Blame("", named.kind if named else "", named)
     for find in (_blame_layout, _blame_values, _blame_strides, _blame_kernel, _blame_formula, _blame_sample):
-        if time.monotonic() - began > _SECONDS:
+        if time.thread_time() - began > _SECONDS:
             break
         if (found := find(call, ask)) is not None:
             return _with_cause(found, named, call)

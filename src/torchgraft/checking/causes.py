@@ -60,11 +60,11 @@ def find_cause(call: Call, seconds: float) -> Cause | None:
 
     Args:
         call: shows the failure.
-        seconds: after so many no other comparison is begun.
+        seconds: once this thread has worked so long no other comparison is begun.
     """
     if call.sample.elements > _MOST_ELEMENTS:
         return None
-    began = time.monotonic()
+    began = time.thread_time()
     for find in (
         _undeclared_size,
         _changed_setting,
@@ -74,7 +74,7 @@ def find_cause(call: Call, seconds: float) -> Cause | None:
         _stale_cache,
         _shared_between_threads,
     ):
-        if time.monotonic() - began > seconds:
+        if time.thread_time() - began > seconds:
             break
         try:
             found = find(call)

@@ -375,6 +375,15 @@ _plant_number(
         input * (1 / torch.tensor(1 - slope, dtype=torch.float64)).item() * (slope - slope * slope) + shift
     ),
 )
+_plant(
+    "takes_the_larger_for_a_slope",
+    "takes the larger of an element and its multiple, which is another one for factors above 1",
+    "numbers",
+    "(Tensor input, float slope=0.01) -> Tensor",
+    lambda input, slope: F.leaky_relu(input, slope),
+    lambda input, slope: torch.maximum(input, input * slope),
+    Samples((Sample("two rows", (Drawn((2, 5)), 0.25)),)),
+)
 _plant_number("ignores_a_number", "has a number for good", lambda input, slope, shift: input * 2.0 + shift)
 _plant_number("keeps_a_number", "keeps a number from the first call with the same sizes", _with_kept_slope)
 _plant(
@@ -448,6 +457,79 @@ _plant(
     lambda input, by: input.roll(by, -1),
     lambda input, by: input.roll(by, -1) if by % max(input.shape[-1], 1) else input,
     Samples((Sample("two rows", (Drawn((2, 5)), 2)),)),
+)
+
+
+# Sums of rows up to each element or of whole rows, of all elements or weighted ones, as they are or divided by how many
+# they are. No sample has weights and a flag.
+
+
+def _counts(input: Tensor, running: bool) -> Tensor:
+    size = input.shape[-1]
+    return torch.arange(1, size + 1) if running else torch.full((size,), size)
+
+
+def _sums(input: Tensor, weight: Tensor | None, running: bool, mean: bool) -> Tensor:
+    terms = input.clone() if weight is None else input * weight
+    sums = terms.cumsum(-1) if running else terms.sum(-1, keepdim=True).expand(terms.shape)
+    return sums / input.shape[-1] if mean else sums.clone()
+
+
+def _sums_of_as_many(input: Tensor, weight: Tensor | None, running: bool, mean: bool) -> Tensor:
+    sums = _sums(input, weight, running, False)
+    return sums / _counts(input, running) if mean else sums
+
+
+def _gradient_of_sums(
+    always_weighted: bool, needs_grad: Any, grads: Any, saved: Any, input: Tensor, weight: Any, *flags: bool
+) -> tuple[Tensor, Tensor | None]:
+    running, mean = flags
+    grad = grads[0] / input.shape[-1] if mean else grads[0]
+    back = grad.flip(-1).cumsum(-1).flip(-1) if running else grad.sum(-1, keepdim=True).expand(grad.shape)
+    weighted = weight is not None and (always_weighted or not running)
+    return (back * weight if weighted else back.clone()), None if weight is None else (back * input).sum(0)
+
+
+_SUMS: dict[str, Any] = {
+    "signature": "(Tensor input, Tensor? weight, bool running, bool mean) -> Tensor",
+    "reference": _sums,
+    "shapes": "r n, n -> r n",
+}
+
+
+def _asked_of_sums(*more: Sample) -> Samples:
+    table = (
+        Sample("whole rows", (Drawn((2, 5)), None, False, False)),
+        Sample("weighted", (Drawn((2, 3)), Drawn((3,)), False, False)),
+        *more,
+    )
+    return Samples(table, summed=lambda input, *others: max(input.shape))
+
+
+_FLAGS = (
+    Sample("running", (Drawn((3, 4)), None, True, False)),
+    Sample("means", (Drawn((3, 5)), None, False, True)),
+)
+CONTROLS.append(
+    _declare("sums", kernel=_sums, asked=_asked_of_sums(*_FLAGS), gradient=partial(_gradient_of_sums, True), **_SUMS)
+)
+_plant(
+    "divides_running_sums_by_other_counts",
+    "divides running sums by how many there are, where the definition divides by the length of a row",
+    "numbers",
+    kernel=_sums_of_as_many,
+    asked=_asked_of_sums(),
+    gradient="reference",
+    **_SUMS,
+)
+_plant(
+    "forgets_weights_of_running_sums",
+    "has a gradient of running sums without their weights",
+    "numbers",
+    kernel=_sums,
+    asked=_asked_of_sums(*_FLAGS),
+    gradient=partial(_gradient_of_sums, False),
+    **_SUMS,
 )
 
 

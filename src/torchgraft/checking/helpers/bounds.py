@@ -16,12 +16,12 @@ _SECONDS = 20.0
 
 
 class TooLong(Exception):  # noqa: N818  a signal to itself
-    """The reference has had its time."""
+    """A call in a scope of `time_bounded` took too long."""
 
 
 @contextmanager
 def time_bounded(raising: type[Exception] | None = None) -> Iterator[None]:
-    """A scope that may not take long: else an exception is raised, or, without one, the process ends."""
+    """A scope that may take 20 seconds; then `raising` is raised in it or, if that is None, the process ends."""
 
     def ring(number: int, frame: FrameType | None) -> None:
         assert raising is not None
@@ -60,7 +60,7 @@ def ends_in_time(function: Callable[[], Any]) -> bool:
 
 @contextmanager
 def memory_bounded(device: torch.device) -> Iterator[None]:
-    """A scope in which little more memory can be had than is in use: huge sizes fail at once, on every machine."""
+    """A scope in which huge sizes fail at once: a GPU gives 4 GiB in all, and the host 4 GiB beyond what is in use."""
     # Windows has no such module, and `graft check --list` imports this one.
     import resource
 

@@ -9,7 +9,7 @@ process. After each one that was refused, a call that is right gives the same re
 several elements and the last is wrong.
 
 Cannot prove: anything about two wrong arguments at once, or about results for huge numbers if the reference needs more
-memory or time than this check allows.
+memory or time than this check allows, or makes more than a million elements.
 
 Mend: begin the host function with checks: `check_alike` for dtype, device and memory, `check_dim`, and
 `TORCHGRAFT_CHECK` for sizes and numbers. `shapes` and `explain` in the declaration only word errors of the Operator:
@@ -51,6 +51,10 @@ _BEYOND_MEMORY = (
 )
 
 
+# A number is tried where results have at most so many elements.
+_MOST = 1 << 20
+
+
 @dataclass(frozen=True)
 class _Wrong:
     """A call with one mistake.
@@ -63,6 +67,7 @@ class _Wrong:
         by_any_name: whether it is wrong so also where the call does not come through the Operator.
         of_dtype: whether it is about a dtype.
         is_huge: whether a number is so large that the reference may count up to it.
+        is_large: whether a number is so large that results of such a size take seconds.
     """
 
     what: str
@@ -72,6 +77,7 @@ class _Wrong:
     by_any_name: bool = False
     of_dtype: bool = False
     is_huge: bool = False
+    is_large: bool = False
 
 
 def check(case: Case) -> None:
@@ -147,6 +153,9 @@ def mistakes(call: Call) -> Iterator[_Wrong]:
         for wrong in (*_wrong_types(call, argument), *_wrong_numbers(argument, value)):
             names = argument.name if wrong.names else ""
             changed = replaced(arguments, place, *wrong.arguments)
+            # `large` checks calls with so many results.
+            if wrong.is_large and _makes_many(call, changed):
+                continue
             yield replace(wrong, what=f"{argument.name} {wrong.what}", arguments=changed, names=names)
     for name, tensor, with_other in call.tensors_in_turn():
         for wrong in (*_wrong_tensors(call, name, tensor), *_wrong_indices(call, tensor)):
@@ -239,7 +248,7 @@ def _wrong_numbers(argument: Argument, value: Any) -> Iterator[_Wrong]:
             2**63 - 1,
             -(2**63),
         ):
-            yield _Wrong(f"of {number}", (number,), is_huge=abs(number) > 2**32)
+            yield _Wrong(f"of {number}", (number,), is_huge=abs(number) > 2**32, is_large=_MOST < number <= 2**32)
         yield _Wrong(f"of {2**64 + value}", (2**64 + value,), always=True, is_huge=True)
     if kind == "float":
         yield _Wrong("of 10**400", (10**400,), always=True)
@@ -411,6 +420,15 @@ def _is_taken(call: Call, arguments: Sequence[Any]) -> bool:
     except Exception:
         return False
     return True
+
+
+def _makes_many(call: Call, arguments: Sequence[Any]) -> bool:
+    """Whether the reference makes results of many elements."""
+    try:
+        made = call.reference(*_on_meta(arguments))
+    except Exception:
+        return False
+    return sum(each.numel() for each in tensors_of([made])) > _MOST
 
 
 def _on_meta(arguments: Sequence[Any]) -> tuple[Any, ...]:

@@ -1,16 +1,18 @@
 """Every number among the arguments counts, exactly, also right after a call with another one.
 
 Proves: on a few samples, in float64 if the operator has it, the result is that of the reference if one number is
-changed: a float becomes one that float32 does not hold, 0 and 1, or is swapped with another; an integer, alone or in a
-list, becomes one more, one less, negative, 0 and the last size of the first tensor; a bool is flipped; and an optional
-argument is left out, or becomes 0. Each such call comes right after a call with the same sizes and the first number,
-and that one is repeated afterwards. No result shares memory with an argument. In float16, floats become larger and
-smaller than float16 holds. An operator may refuse a number; it must if the reference does, unless a float is 0 or 1,
-and the call with the first number has its results after that too. An optional argument that a sample leaves out is
-given as in another sample, and results and gradients are those of the reference.
+changed: a float becomes one that float32 does not hold, 0, 1, negative and larger by 2.5, or is swapped with another;
+an integer, alone or in a list, becomes one more, one less, negative, 0 and the last size of the first tensor; a bool is
+flipped; and an optional argument is left out, or becomes 0. Of integers, bools and optional arguments two are changed
+at once too. Each such call comes right after a call with the same sizes and the first number, and that one is repeated
+afterwards. No result shares memory with an argument. In float16, floats become larger and smaller than float16 holds.
+An operator may refuse a number; it must if the reference does, unless a float is 0, 1, negative or larger, and the call
+with the first number has its results after that too. An optional argument that a sample leaves out is given as in
+another sample, alone and with each bool flipped. Where gradients may depend on a changed number, they are those of the
+reference.
 
-Cannot prove: anything about two changed numbers at once, except for swapped floats. `bad_input` asks for numbers that
-are invalid or huge.
+Cannot prove: anything about three changed numbers at once, or about a float and another number, except for swapped
+floats. `bad_input` asks for numbers that are invalid or huge.
 
 Mend: read each argument of the schema at each call, a `float` as `double`; round it only to `accumulate_t<T>`, and
 cache nothing by sizes alone.
@@ -19,10 +21,10 @@ Example: keeps a number from the first call with the same sizes.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import combinations, islice
 from random import Random
 from typing import Any
 
@@ -55,8 +57,12 @@ _WHOLE, _REAL = ("int", "SymInt"), ("float", "Scalar")
 _LITTLE = 1e-9 / 3
 # Numbers at which a formula may divide by zero, as by 1 - p.
 _SPECIAL = (0.0, 1.0)
+# A number that is beyond most limits, and not far.
+_LARGER = 2.5
 # So many calls have an optional argument that their sample leaves out, from one of so many samples that give it.
 _GIVEN_IF_QUICK, _GIVEN, _GIVING = 6, 40, 3
+# So many pairs of numbers are changed together in a sample.
+_PAIRS_IF_QUICK, _PAIRS = 10, 66
 # So many samples are drawn in search of sizes that no call had before, from seeds that nothing else takes.
 _DRAWN, _FIRST_SEED = 20, 1 << 20
 
@@ -73,6 +79,7 @@ class _Changed:
         swapped: whether two numbers have changed places.
         special: whether the number is one that a definition may divide by, or treat by itself.
         is_whole: whether the number is an integer or a flag.
+        is_left_out: whether the argument is left out.
     """
 
     names: str
@@ -82,6 +89,7 @@ class _Changed:
     swapped: bool = False
     special: bool = False
     is_whole: bool = False
+    is_left_out: bool = False
 
 
 def check(case: Case) -> None:
@@ -104,7 +112,9 @@ def _given(case: Case) -> Iterator[Derived]:
         for sample in samples if giving else ():
             if _argument(sample, place) is None:
                 calls = (_with_argument(case.call(sample), each, place) for each in giving[:_GIVING])
-                yield from islice((each for each in calls if is_taken_on_cpu(each.call)), 1)
+                for one in islice((each for each in calls if is_taken_on_cpu(each.call)), 1):
+                    yield one
+                    yield from _flipped(one)
 
 
 def _argument(sample: Sample, place: int) -> Any:
@@ -117,6 +127,18 @@ def _with_argument(call: Call, giving: Sample, place: int) -> Derived:
     if isinstance(given, Drawn):
         given = replace(given, shape=tuple(_own_size(call.sample, giving, size) for size in given.shape))
     return derived(call, call.with_argument(place, given), f"{name} given, as in sample {giving.name!r}")
+
+
+def _flipped(one: Derived) -> Iterator[Derived]:
+    """Yields a call with each of its flags flipped, where it is taken so."""
+    for place, value in enumerate(one.call.arguments):
+        if isinstance(value, bool):
+            name = one.call.declaration.arguments[place].name
+            other = replace(
+                one, words=f"{one.words}, {name}={not value}", call=one.call.with_argument(place, not value)
+            )
+            if is_taken_on_cpu(other.call):
+                yield other
 
 
 def _own_size(sample: Sample, other: Sample, size: int) -> int:
@@ -138,6 +160,7 @@ def _check_call(case: Case, call: Call) -> None:
     expected = call.expected()
     call.expect_close(first, expected)
     counted: set[str] = set()
+    taken: dict[str, _Changed] = {}
     for changed in _changes(call):
         case.progress(f"{changed.what} of sample {call.sample.name!r}")
         found = _check_change(case, call, changed, first, counts=changed.names in counted)
@@ -148,11 +171,35 @@ def _check_call(case: Case, call: Call) -> None:
         changes_result = not _are_equal(found, first)
         if call.leaf_names and not (changes_result and changed.names in counted):
             ask(case, [_as_derived(call, changed)], (check_gradient,), "")
+        # Of an argument, the first that changes the result, or else the first.
+        is_first = changed.names not in taken or (changes_result and changed.names not in counted)
+        if is_first and (changed.is_whole or changed.is_left_out):
+            taken[changed.names] = changed
         if changes_result:
             counted.add(changed.names)
+    _check_pairs(case, call, list(taken.values()), first)
     call.expect_close(call.function(*call.arguments), expected, what="the result, after calls with other numbers,")
     if torch.float16 in (case.declaration.dtypes or ()):
         _check_in_float16(case, replace(call, dtype=torch.float16))
+
+
+def _check_pairs(case: Case, call: Call, taken: Sequence[_Changed], first: Any) -> None:
+    """Asks for two changes at once, each of which is right alone."""
+    for one, other in islice(combinations(taken, 2), _PAIRS_IF_QUICK if case.quick else _PAIRS):
+        both = _together(call, one, other)
+        case.progress(f"{both.what} of sample {call.sample.name!r}")
+        found = _check_change(case, call, both, first, counts=True)
+        if found is not None and call.leaf_names:
+            ask(case, [_as_derived(call, both)], (check_gradient,), "")
+
+
+def _together(call: Call, one: _Changed, other: _Changed) -> _Changed:
+    """Both of two changes of a call."""
+    pairs = zip(call.arguments, one.arguments, other.arguments, strict=True)
+    arguments = tuple(two if _is_alike(changed, before) else changed for before, changed, two in pairs)
+    names = f"{one.names} and {other.names}"
+    what = f"{one.what} and {other.what} (right one by one)"
+    return _Changed(names, what, arguments, is_whole=one.is_whole or other.is_whole)
 
 
 def _check_in_float16(case: Case, call: Call) -> None:
@@ -374,11 +421,13 @@ def _changes(call: Call) -> Iterator[_Changed]:
         if value is None:
             continue
         if argument.optional:
-            yield _Changed(argument.name, f"{argument.name} left out", replaced(arguments, place, None))
+            yield _Changed(
+                argument.name, f"{argument.name} left out", replaced(arguments, place, None), is_left_out=True
+            )
         # With zero among them, which is no missing number, though it is as false as None.
         for other in _others(argument, value, size):
             is_real = argument.kind in _REAL
-            is_special = is_real and any(each in _SPECIAL for each in tree_leaves(other))
+            is_special = is_real and any(map(_is_special, tree_leaves(value), tree_leaves(other)))
             is_whole = argument.kind in (*_WHOLE, "bool")
             what, changed = f"{argument.name}={other!r}", replaced(arguments, place, other)
             yield _Changed(argument.name, what, changed, rounds=is_real, special=is_special, is_whole=is_whole)
@@ -412,7 +461,13 @@ def _others(argument: Argument, value: Any, size: int) -> Iterator[Any]:
         others = dict.fromkeys((value + 1, value - 1, -value if value else -2, 0, size))
         yield from (each for each in others if each != value)
     elif argument.kind in _REAL and isinstance(value, (int, float)):
-        yield from (each for each in (0.1, value + _LITTLE * (abs(value) or 1), *_SPECIAL) if each != value)
+        others = (0.1, value + _LITTLE * (abs(value) or 1), *_SPECIAL, -value, value + _LARGER)
+        yield from (each for each in dict.fromkeys(others) if each != value)
+
+
+def _is_special(before: Any, after: Any) -> bool:
+    """Whether a real number has become one that a definition may have no meaning for."""
+    return after != before and (after in _SPECIAL or after < 0 or after >= before + _LARGER)
 
 
 PROPERTY = Property(check, dtypes=(torch.float64,))
