@@ -36,6 +36,7 @@ SAYS = {
     "adds_seed_and_position": "the next seed gives the same random numbers (result 1), shifted by 1: mix the seed",
     "draws_a_result_once": "another seed gives the same bits: it is ignored (result 2)",
     "draws_both_alike": "results 1 and 2 depend on each other otherwise than those of the reference",
+    "takes_the_logarithm_of_zero": "a random number is not finite, one among ",
     "counts_in_each_block": "the same random numbers come again 256 elements later (result 1)",
     "clears_behind_rows": "writes to memory around an argument, given rows with a gap at their end",
 }

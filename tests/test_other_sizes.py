@@ -176,7 +176,7 @@ class TestLimits:
         operator.kernel("cpu")(noting)
         samples = Samples([Sample("five", (drawn,))])
         assert check(operator, samples, device="cpu", properties=["limits"], quick=True).results[-1].status == "pass"
-        assert asked == {(size, value) for size in (1030, 70001) for value in values}
+        assert asked == {(size, value) for size in (1030, 70001, 140001) for value in values}
 
     def test_equal_terms_that_are_added_in_turn_may_err_in_one_direction(self):
         def total(weight, index):

@@ -191,6 +191,11 @@ CAUSES = {
     "counts_ignored_rows_if_weighted": "with weight given, as in sample 'weights': the gradient of input is wrong",
     "loses_the_gradient_of_the_last": "the gradient of table is wrong for index counted from the end",
     "leaves_out_no_row_from_the_end": "with row=-2: the gradient of input is wrong",
+    "keeps_what_equals_a_limit": "the result is 0.6000000238418579 for input at limit=0.6 and multiples, and the",
+    "adds_up_sizes_to_see_infinity": "the result is right up to about 9.63e+36 in input and wrong beyond",
+    "skips_zeros": "the pattern of NaN, infinite and finite values in the result of input with one nan, where",
+    "sorts_some_nan_first": "the pattern of NaN, infinite and finite values in the result of input with one NaN with",
+    "has_the_slope_of_its_result": "with slope=0.0: the gradient of input is wrong",
     "ranks_in_float32": "takes float64 for float32: the result for input that float32 does not tell apart",
     "mean_of_none": "the result is 0.0 for group all equal to its smallest, where the reference gives NaN",
 }

@@ -312,6 +312,16 @@ _plant(
     ),
     **_NOISE,
 )
+_plant(
+    "takes_the_logarithm_of_zero",
+    "takes the logarithm of a number that is zero once in 2**20",
+    "randomness",
+    lambda input, seed: tuple(
+        noise.masked_fill((_hashed(seed, 2 * _positions(input) + number) + 1) * 2**19 < 1, -torch.inf)
+        for number, noise in enumerate(_noises(input, seed))
+    ),
+    **_NOISE,
+)
 _BLOCK = 256
 _plant(
     "counts_in_each_block",

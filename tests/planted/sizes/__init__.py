@@ -223,6 +223,11 @@ def _until_a_short_one(input: Tensor, cu_seqlens: Tensor) -> Tensor:
     return _by_sequence(input, cu_seqlens.tolist()[: -1 if is_short else None])
 
 
+def _in_ten_steps(input: Tensor, cu_seqlens: Tensor) -> Tensor:
+    borders = cu_seqlens.tolist()
+    return _by_sequence(input, [*borders[:1024], *borders[-1:]] if len(borders) > 1024 else borders)
+
+
 def _packed_call(packed: Packed) -> tuple[Drawn, Drawn]:
     return Drawn((packed.positions, 2)), packed.cu_seqlens()
 
@@ -243,6 +248,7 @@ _packed = _Kind(
 _packed.control("running_sum", lambda input, cu_seqlens: _by_sequence(input, cu_seqlens.tolist()))
 _packed.plant("through_padding", "takes padding for a part of the last sequence", "value", _through_padding)
 _packed.plant("across_borders", "goes on from one packed sequence to the next", "value", _across_borders)
+_packed.plant("searches_in_ten_steps", "finds one of 1,023 packed sequences, and of no more", "borders", _in_ten_steps)
 _packed.plant("until_one_is_empty", "stops at a packed sequence of no length", "value", _until_one_is_empty)
 _packed.plant("until_a_short_one", "leaves out a last sequence that is shorter", "value", _until_a_short_one)
 _packed.plant("in_a_warp", "begins anew after 32 positions of a packed sequence", "value", _in_a_warp)
@@ -468,7 +474,7 @@ def _with_float_places(input: Tensor, size: int) -> Tensor:
 
 
 _resizing = _Kind(
-    "(Tensor input, int size) -> Tensor",
+    "(Tensor input, SymInt size) -> Tensor",
     Samples(
         [
             Sample("twice as many", (Drawn((3, 5)), 10)),
@@ -486,6 +492,44 @@ _resizing.plant(
     "computes a place in float32, which is less than a whole number in some sizes",
     "sizes",
     _with_float_places,
+)
+_resizing.plant(
+    "multiplies_places_in_float32",
+    "multiplies a place by a size in float32, which holds no odd number beyond 2**24",
+    "limits",
+    lambda input, size: input[
+        :, (torch.arange(size).float() * input.shape[1] / size).long().clamp(max=max(input.shape[1] - 1, 0))
+    ],
+    explain=lambda input, size: _resized(input, size),
+)
+
+
+# The sum of the squares of codes of one byte.
+
+
+def _squares(codes: Tensor) -> Tensor:
+    return codes.long().square().sum(-1)
+
+
+_energies = _Kind(
+    "(Tensor codes) -> Tensor",
+    Samples(
+        [
+            Sample("three rows", (Drawn((3, 10), dtype=torch.int8, low=-128, high=128),)),
+            Sample("a row", (Drawn((33,), dtype=torch.int8, low=-128, high=128),)),
+        ]
+    ),
+    reference=_squares,
+    output=lambda codes: codes.new_empty(codes.shape[:-1], dtype=torch.int64),
+    gradient=None,
+    dtypes=(torch.int8,),
+    kernels={"cpu": (torch.int8,)},
+)
+_energies.plant(
+    "adds_squares_in_32_bits",
+    "adds up squared bytes in 32 bits",
+    "limits",
+    lambda codes: codes.int().square().sum(-1, dtype=torch.int32).long(),
 )
 
 

@@ -673,3 +673,57 @@ _plant(
     shapes="n d -> n d",
     gradient=lambda needs_grad, grads, saved, input, row: (grads[0].masked_fill(_left_out(input, row), 0),),
 )
+
+
+def _beyond(input: Tensor, limit: float) -> Tensor:
+    return torch.where(input.abs() <= limit, 0, input)
+
+
+_plant(
+    "keeps_what_equals_a_limit",
+    "keeps elements as large as a limit, where the definition keeps larger ones",
+    "value_regimes",
+    "(Tensor input, float limit=0.3) -> Tensor",
+    _beyond,
+    lambda input, limit: torch.where(input.abs() < limit, 0, input),
+    Samples((Sample("two rows", (Drawn((2, 7)), 0.6)),)),
+)
+_plant(
+    "adds_up_sizes_to_see_infinity",
+    "judges by the sum of all sizes whether every element is finite",
+    "value_regimes",
+    _UNARY,
+    lambda input: torch.where(input.isfinite().all(), input / 2, 0),
+    lambda input: torch.where(input.abs().sum().isfinite(), input / 2, 0),
+    _ROWS,
+)
+_plant(
+    "skips_zeros",
+    "leaves out products with zero, as if no factor were infinite",
+    "non_finite",
+    "(Tensor input, Tensor weight) -> Tensor",
+    lambda input, weight: input * weight,
+    lambda input, weight: torch.where(weight == 0, 0, input * weight),
+    Samples((Sample("two rows", (Drawn((2, 3)), Drawn((2, 3)))),)),
+)
+_plant(
+    "sorts_some_nan_first",
+    "sorts a NaN whose sign bit is set before all numbers",
+    "non_finite",
+    _UNARY,
+    lambda input: input.sort(-1).values,
+    lambda input: input.gather(-1, torch.where(input.isnan() & input.signbit(), -torch.inf, input).argsort(-1)),
+    _ROWS,
+)
+_plant(
+    "has_the_slope_of_its_result",
+    "has a gradient by the sign of its result, which is that of its argument for positive slopes alone",
+    "numbers",
+    "(Tensor input, float slope=0.01) -> Tensor",
+    lambda input, slope: F.leaky_relu(input, slope),
+    lambda input, slope: F.leaky_relu(input, slope),
+    Samples((Sample("two rows", (Drawn((2, 5)), 0.25)),)),
+    gradient=lambda needs_grad, grads, saved, input, slope: (
+        torch.where(torch.where(input < 0, input * slope, input) < 0, grads[0] * slope, grads[0]),
+    ),
+)

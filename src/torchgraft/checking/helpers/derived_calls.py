@@ -157,8 +157,11 @@ def all_equal(call: Call, grown: Derived) -> Derived | None:
     other = replace(before, sample=replace(before.sample, arguments=arguments))
     if arguments == before.sample.arguments or not is_taken_on_cpu(other):
         return None
-    bits = 16 if before.sample.elements >= 2**16 else 8
-    words = f"{grown.words}, all numbers of a tensor equal (more than {bits} bits count)"
+    elements = before.sample.elements
+    beyond = "16 bits count" if elements >= 2**16 else "8 bits count"
+    if elements >= 2**17:
+        beyond += ", or 31 hold of squared bytes"
+    words = f"{grown.words}, all numbers of a tensor equal (more than {beyond})"
     # Equal terms, as of one row that is added again and again, err in one direction: as many squared terms.
     return Derived(words, other, grown.terms**2)
 

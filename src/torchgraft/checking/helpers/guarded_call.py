@@ -7,7 +7,21 @@ from torch.utils._pytree import tree_leaves
 from torchgraft.checking.call import Call
 from torchgraft.checking.tensors.arguments import each_tensor
 from torchgraft.checking.tensors.gradients import leaves_of
-from torchgraft.checking.tensors.guarded_memory import Arena
+from torchgraft.checking.tensors.guarded_memory import NAN_BYTE, Arena
+
+
+def make_tables(call: Call) -> None:
+    """Makes a call in memory that nobody uses again.
+
+    There a kernel keeps what it makes once, such as a table of its sizes.
+    """
+    arena = Arena(call.device)
+
+    def work() -> None:
+        served_call(call, arena)
+        arena.expect_guards_intact()
+
+    arena.run(work, NAN_BYTE)
 
 
 def served_call(call: Call, arena: Arena) -> tuple[list[Tensor], list[Tensor | None]]:

@@ -44,6 +44,9 @@ def explained(
     is_lost = worse.kind == "not finite"
     if worse.kind == "number":
         cause = f"{worse.what} is {worse.found} for {subject}, where the reference gives NaN, as 0/0 is"
+    elif regime.kind == "number":
+        advice = "the other side of a limit, as < is for <=, or a half that is rounded otherwise"
+        cause = f"{worse.what} is {worse.found} for {subject}, and the reference's {worse.expected} ({advice})"
     elif regime.kind == "large":
         cause = _of_large(call, unit, regime, arguments, worse, ask)
     elif worse.kind == "integer":

@@ -26,6 +26,11 @@ _QUICK_SECONDS, _SECONDS = 1.0, 10.0
 _MEAN = 1e4
 HUGE, TINY = 1e20, 1e-30
 _LITTLE = 1e-8
+# Values of this share of the largest number, of which some ten add up to more, and none alone is nearly infinite.
+_SHARE_OF_LARGEST = 1 / 5
+# Values around a number that is given, in order of how often they are the limit of something; and such numbers.
+_MULTIPLES = (1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 1.5, -1.5, 2.5, -2.5)
+_LEAST_NUMBER, _LARGEST_NUMBER = 1e-3, 1e4
 
 # Where a sample allows it, 1.
 _POWERS = (1.0, *(2.0**-power for power in range(1, 11)), *(2.0**power for power in range(1, 11)))
@@ -59,10 +64,15 @@ class Regime:
         factor: what they are multiplied by; 1 if they are made in another way.
     """
 
-    kind: Literal["ties", "halves", "zeros", "large", "mean", "small", "mask", "integers", "part", "digits"]
+    kind: Literal["ties", "halves", "zeros", "large", "mean", "small", "mask", "integers", "part", "digits", "number"]
     values: str
     change: Change
     factor: float = 1.0
+
+    @property
+    def is_extreme(self) -> bool:
+        """Whether sums and products of such values are beyond what their dtype holds."""
+        return self.factor >= HUGE or self.factor == TINY
 
 
 # A float32 holds 24 bits.
@@ -223,6 +233,10 @@ def number_regimes(call: Call, unit: Unit, *, has_masks: bool) -> Iterator[Regim
     yield Regime("ties", "ones", torch.ones_like)
     for factor in (30.0, 100.0, 3000.0, HUGE):
         yield Regime("large", f"times {factor:g}", times(factor), factor)
+    if call.dtype == torch.float32 and not any(tensor.is_complex() for tensor in tensors):
+        largest = max(float(tensor.abs().max()) for tensor in tensors)
+        factor = torch.finfo(call.dtype).max * _SHARE_OF_LARGEST / (largest or 1.0)
+        yield Regime("large", f"times {factor:.3g}, whose sums are infinite,", times(factor), factor)
     for mean in (_MEAN, -_MEAN):
         yield Regime("mean", f"with a mean of {mean:g}", _plus(mean))
     # The square of a product of two such numbers is one that float32 holds, unlike that of TINY ones, so results that
@@ -291,6 +305,36 @@ def halved(call: Call) -> Iterator[tuple[Call, Unit, Regime]]:
             values = f"halfway between multiples of {width:g}{beside}"
             unit = Unit(call.declaration.arguments[place].name, (place,))
             yield alike, unit, Regime("halves", values, partial(_halfway, width))
+
+
+def at_numbers(call: Call) -> Iterator[tuple[Call, Unit, Regime]]:
+    """Yields calls in which one argument is equal to a real number that is given, and to multiples of its half.
+
+    There a limit belongs to one side, and a half is rounded in one direction. The number is one that the dtype holds,
+    so that nobody rounds it.
+    """
+    if not holds_numbers(call.dtype):
+        return
+    for place, (argument, value) in enumerate(zip(call.declaration.arguments, call.arguments, strict=True)):
+        if argument.kind not in ("float", "Scalar") or type(value) is not float:
+            continue
+        if not _LEAST_NUMBER <= abs(value) <= _LARGEST_NUMBER:
+            continue
+        number = torch.tensor(value, dtype=call.dtype).item()
+        rounded = call if number == value else call.with_argument(place, number)
+        for signs in ("", "positive "):
+            exact = [each * number for each in _MULTIPLES if not signs or each > 0]
+            exact = [each for each in exact if torch.tensor(each, dtype=call.dtype).item() == each]
+            regime = Regime("number", f"at {argument.name}={number:g} and {signs}multiples", partial(_among, exact))
+            for unit in units(rounded, lambda tensor: is_number(tensor) and not tensor.is_complex()):
+                if len(unit.places) == 1:
+                    yield rounded, unit, regime
+
+
+def _among(numbers: list[float], values: Tensor) -> Tensor:
+    """Numbers in turn, in the place of values."""
+    turns = torch.arange(values.numel(), device=values.device) % len(numbers)
+    return torch.tensor(numbers, dtype=values.dtype, device=values.device)[turns].view(values.shape)
 
 
 def _may_be(value: float, drawn: Drawn) -> bool:

@@ -2,9 +2,10 @@
 
 Proves: in small samples, an argument of whole numbers that rise from 0 to a size of another tensor says where sequences
 begin and end. It becomes one sequence; two, of which either is short or has no length; three and more, of which one
-between two others, or two in a row, or the first ones have no length; and one for each position. Results and gradients
-are those of the reference, so that nothing crosses a border, or the operator refuses the call. Where the reference
-raises, as it may if another argument says how many sequences there are, nothing is asked.
+between two others, or two in a row, or the first ones have no length; and one for each position, also of 1,100
+positions. Sizes that were the number of sequences, or of positions, become the new one if the reference takes it only
+so. Results and gradients are those of the reference, so that nothing crosses a border, or the operator refuses the
+call. Where the reference raises, as it may if a number says how many sequences there are, nothing is asked.
 
 Cannot prove: anything about sequences that an operator finds in other ways, as by the index of each position.
 
@@ -15,19 +16,30 @@ Example: steps over one border at each position, and a packed sequence is empty.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+
+import torch
 
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
-from torchgraft.checking.helpers.derived_calls import Derived, ask, derived, is_given, is_taken_on_cpu
+from torchgraft.checking.helpers.bounds import memory_bounded
+from torchgraft.checking.helpers.derived_calls import Derived, ask, derived, is_given, is_small, is_taken_on_cpu
+from torchgraft.checking.helpers.other_sizes import sizes_of, with_sizes
 from torchgraft.checking.properties.gradient import check_gradient
 from torchgraft.checking.properties.value import check_value
 from torchgraft.checking.property import Property
+from torchgraft.checking.result import NotApplicable
+from torchgraft.checking.tensors.arguments import replaced
 from torchgraft.sampling import Drawn
 
 _SAMPLES = 4
 # Enough for a border with two positions on both sides.
 _FEWEST = 4
+# More than a kernel finds in ten steps of a search, or holds in the threads of a block.
+_MANY = 1_100
+# The most elements of all arguments, and of all results, and the most products that are added up.
+_ELEMENTS, _PRODUCTS = 1 << 18, 1 << 24
 # Of more borders a failure shows the first and the last.
 _SHOWN = 10
 
@@ -40,6 +52,9 @@ def check(case: Case) -> None:
     packed = sorted(packed, key=lambda each: -each[0].sample.elements)[: _SAMPLES // 2 if case.quick else _SAMPLES]
     others = (each for call, place in packed for each in _with_other_borders(call, place))
     ask(case, others, (check_value, check_gradient), "no argument says where sequences begin and end")
+    many = (each for call, place in packed[: 1 if case.quick else None] for each in _with_many(call, place))
+    with suppress(NotApplicable):
+        ask(case, many, (check_value,), "it takes no more sequences")
 
 
 def _places_of_borders(call: Call) -> Iterator[int]:
@@ -55,17 +70,41 @@ def _places_of_borders(call: Call) -> Iterator[int]:
 
 def _with_other_borders(call: Call, place: int) -> Iterator[Derived]:
     before = call.sample.arguments[place]
-    end = int(before.values[-1])
-    seen = [before.values]
+    end, seen = int(before.values[-1]), [before.values]
     for inside, words in _borders(end):
-        values = (0.0, *map(float, inside), float(end))
-        changed = replace(before, shape=(len(values),), values=values)
-        arguments = (*call.sample.arguments[:place], changed, *call.sample.arguments[place + 1 :])
-        other = replace(call, sample=replace(call.sample, arguments=arguments))
-        if values not in seen and is_taken_on_cpu(other):
+        values = (0, *inside, end)
+        if values not in seen and (other := _with_borders(call, place, values)) is not None:
             seen.append(values)
             name = call.declaration.arguments[place].name
-            yield derived(call, other, f"{name} {_in_short([*map(int, values)])}{words and f' ({words})'}")
+            yield derived(call, other, f"{name} {_in_short(values)}{words and f' ({words})'}")
+
+
+def _with_many(call: Call, place: int) -> Iterator[Derived]:
+    """Yields the call with so many positions, each of which is a sequence."""
+    values = tuple(range(_MANY + 1))
+    # What the definition computes on the way may be far larger than its results.
+    with memory_bounded(torch.device("cpu")):
+        other = _with_borders(call, place, values)
+    if other is not None:
+        yield derived(call, other, f"{call.declaration.arguments[place].name} {_in_short(values)}")
+
+
+def _with_borders(call: Call, place: int, values: tuple[int, ...]) -> Call | None:
+    """The call with other borders, in sizes that the reference takes; None if it takes none."""
+    before = call.sample.arguments[place]
+    end, sequences = int(before.values[-1]), len(before.values) - 1
+    arguments = replaced(
+        call.sample.arguments, place, replace(before, shape=(len(values),), values=tuple(map(float, values)))
+    )
+    changed = replace(call, sample=replace(call.sample, arguments=arguments))
+    sizes = sizes_of(call, numbers=True, least=1)
+    positions = {each: values[-1] for each, size in sizes.items() if size == end and each.argument != place}
+    counts = {each: len(values) - 1 for each, size in sizes.items() if size == sequences and each.argument != place}
+    for more in ({}, counts):
+        other = with_sizes(changed, {**positions, **more})
+        if is_small(other, _ELEMENTS, _PRODUCTS) and is_taken_on_cpu(other):
+            return other
+    return None
 
 
 def _borders(end: int) -> Iterator[tuple[Sequence[int], str]]:
@@ -83,9 +122,9 @@ def _borders(end: int) -> Iterator[tuple[Sequence[int], str]]:
     yield range(1, end), ""
 
 
-def _in_short(borders: list[int]) -> str:
+def _in_short(borders: Sequence[int]) -> str:
     if len(borders) <= _SHOWN:
-        return str(borders)
+        return str(list(borders))
     return f"[{', '.join(map(str, borders[:3]))}, ..., {borders[-1]}], {len(borders):,} of them"
 
 

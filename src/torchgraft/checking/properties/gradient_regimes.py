@@ -33,8 +33,6 @@ from torchgraft.checking.case import SMALL_ELEMENTS, Case
 from torchgraft.checking.helpers.kinks import CLOSE, sums_along_ties
 from torchgraft.checking.helpers.regime_words import explained
 from torchgraft.checking.helpers.regimes import (
-    HUGE,
-    TINY,
     Regime,
     Unit,
     changed,
@@ -101,7 +99,7 @@ def _check_call(case: Case, call: Call, kinds: Sequence[str] = ()) -> None:
             if kinds and regime.kind not in kinds:
                 continue
             arguments = changed(call, unit, regime.change)
-            if regime.factor in (HUGE, TINY) or arguments is None or not is_usable(call.reference, arguments):
+            if regime.is_extreme or arguments is None or not is_usable(call.reference, arguments):
                 continue
             ask = partial(_worst, call, regime, sizes, has_kinks=has_kinks)
             worse = ask(arguments)

@@ -1,14 +1,15 @@
 """Sizes beyond the limits of kernels give the results of the reference.
 
-Proves: in small samples of each kind each size grows by one and two, and to 9, 65, 1,024, 1,030, 4,096, 4,099 and
-70,001: beyond a vector, a warp, a block of 1,024 threads, a tile of 4,096 and the 65,535 blocks of a grid, to multiples
-of those, and by one element or a few, so that the last vector is not full. Equal sizes grow together if the reference
-takes that, or else one or two of them. Of 1,030 and of 70,001, whole numbers and flags are also all equal, which
-counters of 8 or 16 bits do not hold, and so are real numbers if a result is of whole numbers; the result is compared.
-Results and gradients are those of the reference, or the operator refuses the call. What takes the reference or the
-kernel long is left out.
+Proves: in small samples of each kind each size grows by one and two, and to 9, 65, 1,024, 1,030, 4,096, 4,099, 70,001
+and 140,001: beyond a vector, a warp, a block of 1,024 threads, a tile of 4,096 and the 65,535 blocks of a grid, to
+multiples of those, and by one element or a few, so that the last vector is not full. Equal sizes grow together if the
+reference takes that, or else one or two of them. Of 1,030, 70,001 and 140,001, whole numbers and flags are also all
+equal, which counters of 8 or 16 bits, and sums of squared bytes in 32 bits, do not hold, and so are real numbers if a
+result is of whole numbers; the result is compared. A number that is a size grows to 4,099 where another size is 70,001:
+their products are no float32. Results and gradients are those of the reference, or the operator refuses the call. What
+takes the reference or the kernel long is left out.
 
-Cannot prove: anything about two large sizes at once, or about calls that would take seconds here.
+Cannot prove: anything about two other large sizes at once, or about calls that would take seconds here.
 
 Mend: loop while threads, blocks or lanes are fewer than the work: a grid takes 65,535 blocks in y and z. Mask the last
 vector and the last block; count in `int64_t`.
@@ -20,6 +21,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import permutations
 
 import torch
 
@@ -44,9 +46,11 @@ from torchgraft.checking.properties.value import check_value
 from torchgraft.checking.property import Property
 
 _SAMPLES = 4
-_SIZES = (9, 65, 1_024, 1_030, 4_096, 4_099, 70_001)
-# The sizes of which counters of 8 and of 16 bits are too small.
-_COUNTED = (1_030, 70_001)
+_SIZES = (9, 65, 1_024, 1_030, 4_096, 4_099, 70_001, 140_001)
+# The sizes of which counters of 8 and of 16 bits are too small, and sums of squared bytes that have 32.
+_COUNTED = (1_030, 70_001, 140_001)
+# A number that is a size, and another size beside it.
+_NUMBER, _BESIDE = 4_099, 70_001
 # The most elements of all arguments of a call, and of all results; and the most products that are added up in it, as
 # far as nothing else tells its time. A result that many elements go into need not add up as many by itself.
 _ELEMENTS, _PRODUCTS, _PRODUCTS_IF_QUICK = 1 << 21, 1 << 26, 1 << 36
@@ -127,6 +131,20 @@ def _grown(case: Case, calls: list[Call]) -> Iterator[Derived]:
                     each.seconds[size] = time.process_time() - began
                 if size in _COUNTED and (counted := all_equal(each.call, grown)) is not None:
                     ask(case, [counted], (check_value,), "")
+    for each, other in permutations(growing, 2):
+        if time.process_time() < end and (crossed := _crossed(each, other)) is not None:
+            yield crossed
+
+
+def _crossed(number: _Growing, size: _Growing) -> Derived | None:
+    """The call with a larger number beside a larger size, if each alone was quick; None if these are others."""
+    (place, *more), call = number.places, number.call
+    if more or place.dim is not None or call is not size.call or size.places[0].dim is None:
+        return None
+    if not (_NUMBER in number.seconds and _BESIDE in size.seconds):
+        return None
+    grown = resized(call, {**dict.fromkeys(size.places, _BESIDE), place: _NUMBER})
+    return grown if is_small(grown.call, _ELEMENTS, _PRODUCTS) and is_taken_on_cpu(grown.call) else None
 
 
 # A sum that is kept in a dtype of two bytes shows in long rows.

@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
-from torchgraft.checking.helpers.guarded_call import served_call
+from torchgraft.checking.helpers.guarded_call import make_tables, served_call
 from torchgraft.checking.property import Property
 from torchgraft.checking.tensors.compare import Mismatch
 from torchgraft.checking.tensors.gradients import leaves_of
@@ -65,6 +65,7 @@ def _note_extra_memory(case: Case, samples: Sequence[Sample]) -> None:
             kept = sum(each.numel() * each.element_size() for each in (*results, *gradients) if each is not None)
             return arena.asked_bytes() - kept
 
+        make_tables(call)
         extra.append(arena.run(extra_bytes, NAN_BYTE))
 
     case.each(note, samples)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
-from torchgraft.checking.helpers.guarded_call import served_call
+from torchgraft.checking.helpers.guarded_call import make_tables, served_call
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.tensors.compare import Mismatch, expect_equal
@@ -56,6 +56,7 @@ def _run(call: Call, arena: Arena, fill: int) -> dict[str, Tensor | None]:
 
 
 def _check_call(call: Call, arena: Arena) -> None:
+    make_tables(call)
     poisoned = _run(call, arena, NAN_BYTE)
     numbers = _run(call, arena, NUMBER_BYTE)
     try:

@@ -2,8 +2,10 @@
 
 Proves: on the samples for which the definition says what becomes of NaN and infinity, one NaN or one infinity of either
 sign, anywhere in an argument, as its first element and as its last one, gives NaN, infinity and finite values in the
-same places as the reference. So do two NaNs or two infinities in one row. Indices, counts and flags are those of the
-reference.
+same places as the reference. So do two NaNs or two infinities in one row, a NaN whose sign bit is set and one of which
+all other bits are, and one NaN or infinity where all other arguments are zero, if the reference in the same dtype gives
+the same there. Indices, counts and flags are those of the reference. Of random results those elements are compared that
+are alike for several seeds.
 
 Cannot prove: anything where PyTorch's own implementations differ, for example where a convolution kernel lies over
 padding.
@@ -15,7 +17,10 @@ of NaN.
 Example: gives zero where the definition says NaN.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -25,11 +30,20 @@ from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.regimes import Unit, changed, units
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
+from torchgraft.checking.tensors.arguments import each_tensor, replaced
 from torchgraft.checking.tensors.compare import Mismatch, expect, expect_equal
+from torchgraft.checking.tensors.dtypes import in_float64, is_number
 
 _NAN, _INF = float("nan"), float("inf")
+# A processor makes the first of 0/0, and instructions of some GPUs make the second: code that looks at bits takes them
+# for less than all numbers, and for more than all others.
+_OTHER_NANS = {
+    "NaN with its sign bit set": math.copysign(_NAN, -1.0),
+    "NaN with all bits but its sign set": struct.unpack("<d", b"\xff" * 7 + b"\x7f")[0],
+}
 _VALUES = (_NAN, _INF, -_INF)
 # The first and the last element of a row.
 _PAIRS = ((_NAN, _NAN), (_INF, _INF), (_INF, -_INF))
@@ -37,6 +51,8 @@ _PAIRS = ((_NAN, _NAN), (_INF, _INF), (_INF, -_INF))
 _EXACT = (torch.int64, torch.int32, torch.bool)
 # Spread over the table: kernels that are forced support few of them.
 _SAMPLES = 24
+# So many seeds tell which random elements are always NaN, infinite or finite.
+_SEEDS = 4
 
 
 def check(case: Case) -> None:
@@ -50,9 +66,54 @@ def check(case: Case) -> None:
 
 def _check_each(call: Call) -> None:
     for argument, tensor, with_other in call.tensors_in_turn():
-        if tensor.is_floating_point() and tensor.element_size() > 1:
+        if _has_non_finite(tensor):
             for what, values in _patterns(call, tensor):
                 _check_pattern(call, f"{argument} with {what}", values, with_other)
+    _check_beside_zeros(call)
+
+
+def _has_non_finite(tensor: Tensor) -> bool:
+    """Whether a tensor is of real numbers of two bytes or more, among which NaN and both infinities are."""
+    return tensor.is_floating_point() and tensor.element_size() > 1
+
+
+def _check_beside_zeros(call: Call) -> None:
+    """Asks whether zero times infinity is left out, as by a kernel that skips zeros."""
+    places = [unit.places[0] for unit in units(call, is_number) if len(unit.places) == 1]
+    for place in places:
+        tensor, others = call.arguments[place], tuple(each for each in places if each != place)
+        if not others or not isinstance(tensor, Tensor) or not _has_non_finite(tensor):
+            continue
+        zeros = changed(call, Unit("others", others), torch.zeros_like)
+        if zeros is None:
+            continue
+        middle = tuple(size // 2 for size in tensor.shape)
+        for value in _VALUES[:2]:
+            values = _with(tensor, {middle: value})
+            if _agrees_in_both(call, replaced(zeros, place, values)):
+                name = f"{call.declaration.arguments[place].name} with one {value}, where all others are zero,"
+                _check_pattern(call, name, values, partial(_with_copies, zeros, place))
+
+
+def _with_copies(arguments: tuple[Any, ...], place: int, other: Tensor) -> tuple[Any, ...]:
+    return replaced(each_tensor(Tensor.clone, arguments), place, other)
+
+
+def _agrees_in_both(call: Call, arguments: tuple[Any, ...]) -> bool:
+    """Whether the reference gives NaN and infinity in the same places in float64 and in the dtype of the call."""
+    if call.declaration.random:
+        return False
+    try:
+        own = tree_leaves(call.reference(*each_tensor(Tensor.clone, arguments)))
+        pairs = zip(tree_leaves(call.expected(arguments)), own, strict=True)
+        return all(one.shape == two.shape and torch.equal(*map(_marks, (one, two))) for one, two in pairs)
+    except Exception:
+        return False
+
+
+def _marks(tensor: Tensor) -> Tensor:
+    """1 for NaN, 2 for infinity and 0 for what is finite."""
+    return tensor.isnan() + 2 * tensor.isinf()
 
 
 def _patterns(call: Call, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -61,6 +122,8 @@ def _patterns(call: Call, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
     for value in _VALUES:
         anywhere = tuple(random.randrange(size) for size in tensor.shape)
         yield f"one {value}", _with(tensor, {anywhere: value})
+    for what, value in _OTHER_NANS.items():
+        yield f"one {what}", _with(tensor, {anywhere: value})
     first, last = (0,) * tensor.dim(), tuple(size - 1 for size in tensor.shape)
     if first == last:
         return
@@ -83,29 +146,48 @@ def _with(tensor: Tensor, values: Mapping[tuple[int, ...], float]) -> Tensor:
 
 def _check_pattern(call: Call, name: str, values: Tensor, with_other: Callable[[Any], tuple[Any, ...]]) -> None:
     try:
-        expected = tree_leaves(call.expected(with_other(values)))
+        expected = _by_reference(call, with_other(values))
     except Exception:
         # `bad_input` says what becomes of values that the reference refuses.
         return
     # A call may write to what it is given.
     found = tree_leaves(call.function(*with_other(values.clone())))
-    for one, other in zip(found, expected, strict=True):
+    for one, (other, is_known) in zip(found, expected, strict=True):
         expect(one.shape == other.shape, f"the result of {name} has the wrong shape")
         try:
             # NaN is equal to NaN here, and 1 stands for whatever is finite.
             expect_equal(
-                _kinds(one),
-                _kinds(other),
+                _kinds(one).where(is_known, 0),
+                _kinds(other).where(is_known, 0),
                 what=f"the pattern of NaN, infinite and finite values in the result of {name}",
             )
         except Mismatch as wrong:
             expected_there, found_there = (_in_words(each[wrong.index or ()]) for each in (other, one))
             raise Mismatch(str(wrong), index=wrong.index, expected=expected_there, found=found_there) from wrong
     places = [place for place, one in enumerate(found) if one.dtype in _EXACT and one.numel()]
-    if places:
+    if places and not call.declaration.random:
         own = tree_leaves(call.reference(*with_other(values.clone())))
         for place in places:
-            _check_places(found[place], expected[place], own[place], values.numel(), name)
+            _check_places(found[place], expected[place][0], own[place], values.numel(), name)
+
+
+def _by_reference(call: Call, arguments: tuple[Any, ...]) -> list[tuple[Tensor, Tensor]]:
+    """The results of the reference in float64, and where it is known whether an element is NaN, infinite or finite."""
+    if not call.declaration.random:
+        return [(each, torch.ones_like(each, dtype=torch.bool)) for each in tree_leaves(call.expected(arguments))]
+    names = [argument.name for argument in call.declaration.arguments]
+    place = names.index(call.declaration.random[0])
+    tables = []
+    for turn in range(_SEEDS):
+        seeded = replaced(in_float64(arguments), place, arguments[place] + turn)
+        tables.append(tree_leaves(call.declaration.visible(call.operator.reference(*seeded))))
+    return [(seeds[0], _are_alike(seeds)) for seeds in zip(*tables, strict=True)]
+
+
+def _are_alike(results: Sequence[Tensor]) -> Tensor:
+    """Where results of several seeds are all NaN, all infinite or all finite."""
+    marks = torch.stack([_marks(each) for each in results])
+    return (marks == marks[0]).all(0)
 
 
 def _check_places(found: Tensor, expected: Tensor, own: Tensor, most: int, name: str) -> None:

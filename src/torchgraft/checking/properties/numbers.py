@@ -167,9 +167,10 @@ def _check_call(case: Case, call: Call) -> None:
         if found is None:
             expect_as_before(call, expected, changed.what)
             continue
-        # The gradient is asked once where a number changes the result, and each time where it may change that alone.
+        # The gradient is asked once where a number changes the result, and each time where it may change that alone, or
+        # where the number is one of another kind, as a negative slope is.
         changes_result = not _are_equal(found, first)
-        if call.leaf_names and not (changes_result and changed.names in counted):
+        if call.leaf_names and not (changes_result and changed.names in counted and not changed.special):
             ask(case, [_as_derived(call, changed)], (check_gradient,), "")
         # Of an argument, the first that changes the result, or else the first.
         is_first = changed.names not in taken or (changes_result and changed.names not in counted)
@@ -415,6 +416,8 @@ def _is_close(call: Call, found: Any, expected: Any) -> bool:
 def _changes(call: Call) -> Iterator[_Changed]:
     arguments, described = call.arguments, call.declaration.arguments
     reals = []
+    # Others tell more of what is wrong.
+    last: list[_Changed] = []
     # By as many elements as there are, many an operator changes nothing.
     size = next((each.shape[-1] for each in tensors_of(arguments) if each.dim()), 0)
     for place, (argument, value) in enumerate(zip(described, arguments, strict=True)):
@@ -427,18 +430,24 @@ def _changes(call: Call) -> Iterator[_Changed]:
         # With zero among them, which is no missing number, though it is as false as None.
         for other in _others(argument, value, size):
             is_real = argument.kind in _REAL
-            is_special = is_real and any(map(_is_special, tree_leaves(value), tree_leaves(other)))
+            is_far = is_real and any(map(_is_far, tree_leaves(value), tree_leaves(other)))
+            is_special = is_far or (is_real and any(each in _SPECIAL for each in tree_leaves(other)))
             is_whole = argument.kind in (*_WHOLE, "bool")
             what, changed = f"{argument.name}={other!r}", replaced(arguments, place, other)
-            yield _Changed(argument.name, what, changed, rounds=is_real, special=is_special, is_whole=is_whole)
+            one = _Changed(argument.name, what, changed, rounds=is_real, special=is_special, is_whole=is_whole)
+            if is_far:
+                last.append(one)
+            else:
+                yield one
         if argument.kind in _REAL and isinstance(value, float):
             reals.append(place)
-    for number, one in enumerate(reals):
-        for other in reals[number + 1 :]:
-            if arguments[one] != arguments[other]:
-                swapped = replaced(replaced(arguments, one, arguments[other]), other, arguments[one])
-                names = f"{described[one].name} and {described[other].name}"
+    for number, first in enumerate(reals):
+        for second in reals[number + 1 :]:
+            if arguments[first] != arguments[second]:
+                swapped = replaced(replaced(arguments, first, arguments[second]), second, arguments[first])
+                names = f"{described[first].name} and {described[second].name}"
                 yield _Changed(names, f"{names} swapped", swapped, swapped=True)
+    yield from last
 
 
 def _others(argument: Argument, value: Any, size: int) -> Iterator[Any]:
@@ -461,13 +470,13 @@ def _others(argument: Argument, value: Any, size: int) -> Iterator[Any]:
         others = dict.fromkeys((value + 1, value - 1, -value if value else -2, 0, size))
         yield from (each for each in others if each != value)
     elif argument.kind in _REAL and isinstance(value, (int, float)):
-        others = (0.1, value + _LITTLE * (abs(value) or 1), *_SPECIAL, -value, value + _LARGER)
-        yield from (each for each in dict.fromkeys(others) if each != value)
+        reals = (0.1, value + _LITTLE * (abs(value) or 1), *_SPECIAL, -value, value + _LARGER)
+        yield from (each for each in dict.fromkeys(reals) if each != value)
 
 
-def _is_special(before: Any, after: Any) -> bool:
-    """Whether a real number has become one that a definition may have no meaning for."""
-    return after != before and (after in _SPECIAL or after < 0 or after >= before + _LARGER)
+def _is_far(before: Any, after: Any) -> bool:
+    """Whether a real number has become negative or larger, for which a definition may have no meaning."""
+    return after != before and (after < 0 or after >= before + _LARGER)
 
 
 PROPERTY = Property(check, dtypes=(torch.float64,))

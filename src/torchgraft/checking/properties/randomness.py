@@ -7,7 +7,8 @@ Over many seeds the mean of every element of each result, and of its square, are
 standard deviations. No two elements are fully correlated, unless those of the reference are. The results of one seed
 are not those of the next seed, shifted by some elements. In a result of thousands of elements nothing comes again some
 elements later, and its mean square is, for seeds that a generator may not be made for, such as 0 and -1, what it is for
-others. Two results depend on each other only as those of the reference do.
+others. Two results depend on each other only as those of the reference do. Among as many numbers as a few seconds give,
+at most 2**26, none is infinite or NaN if none of the reference's is.
 
 Cannot prove: that the generator is random enough for a purpose.
 
@@ -18,7 +19,9 @@ Example: takes the low 32 bits of its seed alone.
 """
 
 import itertools
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,6 +30,7 @@ from torch import Tensor
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
 from torchgraft.checking.helpers.derived_calls import growing_together, is_small, is_taken_on_cpu, resized
+from torchgraft.checking.helpers.other_sizes import SizePlace
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.tensors.arguments import tensors_of
@@ -42,6 +46,10 @@ _ALIKE = 1 - 1e-6
 # at most so many products; and of how many seeds and samples that is asked.
 _WIDE, _MOST_ELEMENTS, _MOST_PRODUCTS = 9_001, 1 << 18, 1 << 26
 _WIDE_SEEDS, _WIDE_SAMPLES = 16, 2
+# Among so many numbers is one that a generator of 24 bits gives once in 2**24, such as 0; no more are drawn once this
+# process has worked so many seconds. A call may take so many, and has at least so many elements and at most so many.
+_NUMBERS, _QUICK_SECONDS, _SECONDS = 1 << 26, 1.5, 8.0
+_CALL_SECONDS, _FEWEST, _MOST = 0.25, 100_000, 2_000_003
 # The lowest of the bits of a seed that do not fit into 32.
 _HIGH = 2**32
 # Seeds of which a generator may make a state of zeros or ones. A mean square is no chance if it is so many deviations
@@ -60,7 +68,8 @@ def check(case: Case) -> None:
     case.each(_check_distribution, samples[-1:])
     some = (sample for sample in case.samples.table if not sample.is_empty and case.only in (None, sample.name))
     telling = (sample for sample in some if _varies(case.call(sample)))
-    case.each(_check_repeats, itertools.islice(telling, _WIDE_SAMPLES))
+    seconds = _QUICK_SECONDS if case.quick else _SECONDS
+    case.each(partial(_check_repeats, seconds), itertools.islice(telling, _WIDE_SAMPLES))
 
 
 def _results(call: Call) -> list[Tensor]:
@@ -141,8 +150,13 @@ def _tables(call: Call, seeds: int) -> tuple[list[Tensor], list[Tensor]]:
     return ours, theirs
 
 
-def _check_repeats(call: Call) -> None:
-    """Asks whether blocks of elements, as a kernel makes them, get the same random numbers."""
+def _check_repeats(seconds: float, call: Call) -> None:
+    """Asks whether blocks of elements, as a kernel makes them, get the same random numbers.
+
+    Args:
+        seconds: that may be spent on the search for a number that is not finite.
+        call: of a small sample.
+    """
     for places in growing_together(call):
         wide = resized(call, dict.fromkeys(places, _WIDE)).call
         if is_small(wide, _MOST_ELEMENTS, _MOST_PRODUCTS) and is_taken_on_cpu(wide):
@@ -152,6 +166,33 @@ def _check_repeats(call: Call) -> None:
                 for change in (Tensor.clone, Tensor.abs):
                     _expect_no_repeat(change(one), change(other), _named(number, ours))
             _expect_seeds_alike(wide, ours)
+            _expect_finite(call, places, seconds)
+            seconds = 0.0
+
+
+def _expect_finite(call: Call, places: Sequence[SizePlace], seconds: float) -> None:
+    """Draws many numbers: a logarithm of one that is 0 once in 2**24 is infinite."""
+    end = time.process_time() + seconds
+    began = time.process_time()
+    _results(resized(call, dict.fromkeys(places, _WIDE)).call)
+    size = min(_MOST, int(_WIDE * _CALL_SECONDS / max(time.process_time() - began, 1e-6)))
+    many = resized(call, dict.fromkeys(places, size)).call
+    if size < _FEWEST or not is_small(many, 2 * _MOST, _MOST_PRODUCTS) or not is_taken_on_cpu(many):
+        return
+    drawn = 0
+    while drawn < _NUMBERS and time.process_time() < end:
+        seeded = _with_another(many, call.declaration.random[0], drawn)
+        results = _results(seeded)
+        for number, result in enumerate(results):
+            is_odd = ~result.isfinite()
+            if is_odd.any() and all(bool(each.isfinite().all()) for each in _by_reference(seeded)):
+                raise Mismatch(
+                    f"a random number is not finite, one among {drawn + result.numel():,}{_named(number, results)}:"
+                    " what a logarithm is taken of, or what is divided by, may be 0 once in 2**24",
+                    expected="finite numbers",
+                    found=result[is_odd][0].item(),
+                )
+            drawn += max(1, result.numel())
 
 
 def _expect_seeds_alike(call: Call, tables: Sequence[Tensor]) -> None:

@@ -1,17 +1,19 @@
 """The value is as good as the reference's for huge, tiny, equal, zero and masked values.
 
 Proves: on a few samples each tensor argument alone, and all together, hold values times 30, 100, 3000, 1e20, 1e-4, 1e-8
-(not in float16) and 1e-30, values with a mean of 1e4 and of -1e4, rounded values, zeros of both signs, a row, a column
-and a slice of zeros, subnormal numbers, and -inf as masks have it; one holds halves of a power of two, which all others
-are, so that it shows how a kernel rounds; integers are negated, at the limits of small dtypes, and all equal. In rows
-of 263 elements, and along the dimension before them, whole blocks are zero, equal, times 3000 or -inf, and flags are
-all the same: all but the last element, all but the first, and all between these two. Wherever the reference in the same
-dtype is finite and right, the result is finite; its error is at most ten times the reference's own, or ten times what
-one rounding of the arguments changes, beside two roundings of the result. Integers are exact. Where nothing but
-integers or flags is changed and the reference gives NaN, as the mean of no element, so does the operator, unless
-`Samples(non_finite=...)` says otherwise. The limits of a sample (`low`, `high`, `values`, `ordered`, `distinct`) hold,
-and an operator may refuse values. In float64, results of whole numbers and flags are asked of values that float32 does
-not tell apart. On a CPU, indices are counted from the end, if the reference gives the same for these.
+(not in float16) and 1e-30, in float32 values of which ten add up to infinity, values with a mean of 1e4 and of
+-1e4, rounded values, zeros of both signs, a row, a column and a slice of zeros, subnormal numbers, and -inf as masks
+have it. One holds halves of a power of two, which all others are, so that it shows how a kernel rounds; one is equal to
+each float among the arguments and to multiples of its half, where a limit belongs to one side. Integers are negated, at
+the limits of small dtypes, and all equal. In rows of 263 elements, and along the dimension before them, whole blocks
+are zero, equal, times 3000 or -inf, and flags are all the same: all but the last element, all but the first, and all
+between these two. Wherever the reference in the same dtype is finite and right, the result is finite; its error is at
+most ten times the reference's own, or ten times what one rounding of the arguments changes, beside two roundings of the
+result. Integers are exact. Where nothing but integers or flags is changed and the reference gives NaN, as the mean of
+no element, so does the operator, unless `Samples(non_finite=...)` says otherwise. The limits of a sample (`low`,
+`high`, `values`, `ordered`, `distinct`) hold, and an operator may refuse values. In float64, results of whole numbers
+and flags are asked of values that float32 does not tell apart. On a CPU, indices are counted from the end, if the
+reference gives the same for these.
 
 Cannot prove: anything where the reference itself overflows or loses its digits. Values times 1e20 and 1e-30 say nothing
 about results that many elements go into: there PyTorch may compute in float64 what a right kernel need not.
@@ -49,10 +51,9 @@ from torchgraft.checking.helpers.other_sizes import SizePlace
 from torchgraft.checking.helpers.regime_words import explained
 from torchgraft.checking.helpers.regimes import (
     DIGITS,
-    HUGE,
-    TINY,
     Regime,
     Unit,
+    at_numbers,
     changed,
     each_telling,
     from_the_end,
@@ -82,6 +83,8 @@ _QUICK, _FULL = 3, 12
 _WIDE, _QUICK_WIDE = 263, 2
 # The most elements of all arguments of such a call, and of all results; and the most products that are added up in it.
 _ELEMENTS, _PRODUCTS = 1 << 15, 1 << 20
+# On the wrong side of a limit a result is off by more than such a share of it.
+_JUMP = 1e-3
 # The seconds of this thread after which nothing more is asked of them.
 _QUICK_SECONDS, _SECONDS = 0.15, 2.0
 
@@ -162,8 +165,8 @@ def _check_call(case: Case, call: Call) -> None:
     asked += [(unit, regime) for unit in units(call, _is_whole) for regime in integer_regimes(call, unit)]
     for unit, regime in asked:
         _ask(call, unit, regime)
-    for alike, unit, regime in halved(call):
-        _ask(alike, unit, regime)
+    for other, unit, regime in (*halved(call), *at_numbers(call)):
+        _ask(other, unit, regime)
     for unit, regime, arguments in from_the_end(call):
         _ask_about(call, unit, regime, arguments)
     if call.dtype == torch.float32 and torch.float64 in (case.declaration.dtypes or ()):
@@ -178,9 +181,20 @@ def _ask(call: Call, unit: Unit, regime: Regime) -> None:
 
 def _ask_about(call: Call, unit: Unit, regime: Regime, arguments: tuple[Any, ...]) -> None:
     worse = _worst(call, regime, arguments)
-    if worse is None or (regime.factor in (HUGE, TINY) and mixes(call.reference, call.arguments, unit)):
+    if (
+        worse is None
+        or (regime.kind == "number" and not _is_jump(worse))
+        or (regime.is_extreme and mixes(call.reference, call.arguments, unit))
+    ):
         return
     raise explained(call, unit, regime, arguments, worse, partial(_worst, call, regime))
+
+
+def _is_jump(worse: Worse) -> bool:
+    """Whether an element is another number altogether, and not one with other digits."""
+    if worse.kind != "error":
+        return True
+    return abs(worse.found - worse.expected) > _JUMP * max(abs(worse.found), abs(worse.expected))
 
 
 def _is_whole(tensor: Tensor) -> bool:
@@ -200,7 +214,9 @@ def _worst(call: Call, regime: Regime, arguments: tuple[Any, ...]) -> Worse | No
             nearby=lambda: (
                 call.reference(*each)
                 for each in (
-                    [exact] if is_code else nearby_arguments(exact, call.dtype, keep_ties=regime.kind in _WITH_TIES)
+                    [exact]
+                    if is_code or regime.kind == "number"
+                    else nearby_arguments(exact, call.dtype, keep_ties=regime.kind in _WITH_TIES)
                 )
             ),
             dtype=call.precision,
