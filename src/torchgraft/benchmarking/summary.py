@@ -153,7 +153,8 @@ def _kernel_columns(rows: Sequence[Row], today: KernelsToday) -> dict[str, list[
 
 
 NAME_IS_PATH = (
-    "A kernel's name is its path: `slide_correlate_mma` is in `cuda/slide/correlate_mma.*` of the operator's folder."
+    "A kernel's name is its path: `slide_correlate_mma` is in `cuda/slide/correlate_mma.*` of the operator's folder. "
+    "Words and numbers behind the path name a variant or a shape in that file."
 )
 CHOSEN_TODAY = (
     "kernel today: these rows were measured before rows recorded their kernel. It is the kernel that the choice of "

@@ -8,8 +8,8 @@ incoming gradient to an operator with contiguous results is right where PyTorch'
 as for `input * factor`: the results of a channels_last argument are contiguous there, and so are their gradients.
 
 Cannot prove: anything for an operator without a gradient formula, whose gradients have the layout of the reference's
-gradients. The strides of dimensions of one element are not compared, because no element lies elsewhere for them. So the
-weight of a depthwise convolution, which is contiguous and channels_last at once, has one layout here.
+gradients. The strides of dimensions of one element are not compared, because no element lies elsewhere for them. So an
+argument that is contiguous and channels_last at once, for example with one channel, has one layout here.
 
 Mend: allocate each gradient as its argument lies: `torch.empty_like(input)`, or `empty_as(to_dense(input))` in C++.
 
