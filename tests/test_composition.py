@@ -585,7 +585,7 @@ def test_a_mixture_of_dtypes_is_refused_unless_it_is_declared():
         ),
         (
             "composition::told(Tensor x) -> (Tensor[], Tensor[])",
-            "at most one result can be a list of tensors, and two are",
+            "at most one result can be a list of tensors: join the lists",
         ),
         ("composition::told(Tensor(a!) x) -> Tensor(a!)", "use the argument after the call"),
         ("composition::told(Tensor x) -> ()", "must have a result, or mark an argument as written to"),

@@ -9,12 +9,15 @@ import torch
 from typer.testing import CliRunner
 
 import golden
+import torchgraft
 from choice import PACKAGE
 from documents import read_document
-from torchgraft.benchmarking import predicting
+from torchgraft.benchmarking import drawn, predicting
 from torchgraft.benchmarking.predicting import Gpu, gpu_like, kernels_today
 from torchgraft.benchmarking.results import report_from_dict
+from torchgraft.benchmarking.suite import Wanted
 from torchgraft.benchmarking.summary import as_markdown
+from torchgraft.checking.subject import find_subjects
 from torchgraft.cli import app
 
 H200 = Gpu(90, 132)
@@ -62,7 +65,40 @@ def test_a_device_that_is_none_is_refused(text, says):
     assert done.exit_code == 2
 
 
-@pytest.mark.parametrize("others", [[], ["--explain", "--draw", "3"], ["--explain", "--device", "cpu"]])
+def test_rows_of_a_seed_are_those_that_a_gpu_draws(monkeypatch):
+    found = explained(*("depthwise_conv2d", "--draw", "4", "--seed", "7", "--device-like", "9.0x132"))
+    # Such a GPU need not be here for its rows to be drawn, but for them to be planned, which captures graphs.
+    monkeypatch.setattr(drawn, "Capturing", lambda device: None)
+    monkeypatch.setattr(drawn, "_memory_of", lambda device: 141 * 10**9)
+    wanted = Wanted(torch.device("cuda"), directions=())
+    planned = drawn.plan_drawn(find_subjects(["depthwise_conv2d"]), wanted, 4, 7, named=True)
+    assert set(found) == {each.key[2:] for each in planned}
+    assert {key[3] for key in found} == {"forward", "input_grad", "weight_grad"}
+    assert all(found.values())
+
+
+def test_a_captured_call_has_the_kernel_of_the_row_of_its_sizes(tmp_path):
+    # Sizes of no row: 9 channels of images of 111 x 37.
+    images, weight = torch.randn(2, 9, 111, 37), torch.randn(9, 1, 5, 5)
+    with torchgraft.capture(torchgraft.depthwise_conv2d, tmp_path, values=False):
+        torchgraft.depthwise_conv2d(images, weight, padding=2)
+    options = ("--pass", "forward,backward", "--replay", str(tmp_path), "--device-like", "9.0x132")
+    found = explained("depthwise_conv2d", *options)
+    assert {key[1:] for key in found} == {("float32", "contiguous", each) for each in ("forward", "backward")}
+    ask = predicting._asking(H200)
+    on_meta = images.to("meta"), weight.to("meta"), None, *(1, 1, 2, 2, 2, 2, 1, 1)
+    assert [kernels for key, kernels in found.items() if key[3] == "forward"] == [ask("depthwise_conv2d", on_meta)]
+
+
+@pytest.mark.parametrize("others", [["--draw", "3", "--suite", "networks"], ["--draw", "3", "--replay", "calls"]])
+def test_rows_of_their_own_are_not_selected(others):
+    arguments = ["bench", "depthwise_conv2d", "--explain", "--device-like", "9.0x132", *others]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 2
+    assert "has rows of its own: leave out" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize("others", [[], ["--explain", "--draw", "3", "--measured"], ["--explain", "--device", "cpu"]])
 def test_nothing_is_timed_for_a_device_that_is_not_here(others):
     done = CliRunner().invoke(app, ["bench", "depthwise_conv2d", "--device-like", "9.0x132", *others])
     assert done.exit_code != 0

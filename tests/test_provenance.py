@@ -338,7 +338,13 @@ def test_rows_of_an_earlier_commit_are_named_by_operator_and_suite():
     assert said in console.file.getvalue()
 
 
-def test_a_row_without_a_hash_is_neither_current_nor_stale():
+def test_a_row_without_a_hash_is_stale():
+    row = make_row(operator="shift")
+    assert not row.provenance.sources
+    assert standing([row], "cpu").stale == judge(report_of([row]), here("cpu")).stale == (row,)
+
+
+def test_a_row_without_sources_here_is_neither_current_nor_stale():
     assert str(standing([make_row(), make_row(provenance=Provenance("0" * 16))], "cpu")) == ""
 
 

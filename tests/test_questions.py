@@ -584,3 +584,49 @@ def test_of_swapped_numbers_a_cause_is_named_only_where_it_is_one(name, wrong, c
     samples = Samples([Sample("a row", (Drawn((5,)), 0.25, 2.0))])
     message = _message(operator, samples, "numbers")
     assert cause in message
+
+
+def _convolve(input, weight):
+    return torch.conv2d(input, weight, padding=1, groups=weight.shape[0])
+
+
+@pytest.mark.parametrize("names", [("input", "weight"), ("weight", "input")])
+def test_a_weight_that_is_in_both_layouts_hides_no_gradient_of_the_input(names):
+    # (C, 1, 3, 3), as of every depthwise convolution: it is contiguous and channels_last at once.
+    tensors = {"input": Drawn((2, 3, 6, 5), channels_last=True), "weight": Drawn((3, 1, 3, 3))}
+
+    def gradient(needs_grad, output_grads, saved, *arguments):
+        found = dict(zip(names, arguments, strict=True))
+        input, weight = found["input"], found["weight"]
+        gradients = {
+            "input": torch.nn.grad.conv2d_input(input.shape, weight, output_grads[0], padding=1, groups=3).contiguous(),
+            "weight": torch.nn.grad.conv2d_weight(input, weight.shape, output_grads[0], padding=1, groups=3),
+        }
+        return tuple(gradients[name] for name in names)
+
+    def call(*arguments):
+        return _convolve(**dict(zip(names, arguments, strict=True)))
+
+    operator = _declare(
+        f"convolve_{names[0]}(Tensor {names[0]}, Tensor {names[1]}) -> Tensor",
+        call,
+        reference=call,
+        output=lambda *arguments: torch.empty_like(dict(zip(names, arguments, strict=True))["input"]),
+        gradient=gradient,
+    )
+    samples = Samples([Sample("channels_last", tuple(tensors[name] for name in names))])
+    assert _message(operator, samples, "gradient_layouts") == "a gradient has other strides than its argument"
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 4, 4), (4, 0, 2)])
+def test_where_no_gradient_has_elements_nothing_is_said_of_layouts(shape):
+    operator = _declare(
+        "doubled_for_its_layout(Tensor input) -> Tensor",
+        lambda input: 2 * input,
+        reference=lambda input: 2 * input,
+        gradient=lambda needs_grad, output_grads, saved, input: 2 * output_grads[0],
+    )
+    samples = Samples([Sample("empty", (Drawn(shape),))])
+    report = check(operator, samples, properties=["gradient_layouts"], device="cpu", quick=True)
+    operator.undeclare()
+    assert [each.status for each in report.results] == ["not applicable"]

@@ -189,8 +189,8 @@ def test_every_property_is_a_file_and_says_what_it_proves():
     for name, each in PROPERTIES.items():
         assert each.name == name
         text = (PACKAGE / "checking" / "properties" / f"{name}.py").read_text()
-        assert "\nProves: " in text, name
-        assert "\nCannot prove: " in text, name
+        for paragraph in ("Proves", "Cannot prove", "Mend", "Example"):
+            assert f"\n{paragraph}: " in text, (name, paragraph)
 
 
 # An operator, what belongs to it (lltm_cell), and its layer.

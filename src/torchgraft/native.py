@@ -112,7 +112,9 @@ def load_for(operator: str, device: str, path: Path) -> NativeLibrary:
 
 
 def tell(operator: str, device: str, library: NativeLibrary | None) -> None:
-    """Registers the kernel of a library for an operator, and removes the one before. None: no library's.
+    """Registers the kernel of a library for an operator, in place of the one registered before.
+
+    If `library` is None, the earlier kernel is only removed.
 
     Raises:
         RuntimeError: PyTorch refuses it.

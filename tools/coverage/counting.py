@@ -1,6 +1,7 @@
-"""Builds libraries of kernels that count which lines run, and asks them questions: `make coverage`.
+"""Builds libraries of kernels that count which lines run, and runs checks and tests on them: `make coverage`.
 
-Each counts in files beside its objects, which gcovr reads. Libraries are built and asked several at a time.
+A question is one run of `graft check`, or of a file of tests, on a library; the answer is its status and output. Each
+library counts in files beside its objects, which gcovr reads. Libraries are built and asked several at a time.
 """
 
 from __future__ import annotations
@@ -242,7 +243,7 @@ def ask_all(
         end: when, of time.monotonic, no more is asked.
 
     Returns:
-        The questions of each library that had not been asked all of them.
+        For each library that had not been asked everything: all of its questions.
     """
     kinds: dict[str, list[str]] = defaultdict(list)
     for place in places:
@@ -261,7 +262,7 @@ def ask_all(
                 for counted in made[0].objects.rglob("*.gcda"):
                     counted.unlink()
             questions.update((each, [*each.questions()]) for each in made)
-        # Of all folders the first place goes first.
+        # All folders are asked about the first place before the next place.
         own = sorted((each for each in questions if each.kind() == kind), key=lambda each: places.index(each.place))
         of_kind = [(each, question) for each in own for question in questions[each]]
         return [each for each in of_kind if answer(*each) not in answered[each[0].folder].lines]
@@ -282,7 +283,7 @@ class _Asking:
     """Asks libraries questions, several at a time.
 
     Attributes:
-        waiting: what is to be asked of which; its next one may take a while.
+        waiting: pairs of a library and a question to it; a pair may take a while, as the library is built first.
         answered: by the folder of an operator.
         end: when, of time.monotonic, no more is asked.
     """
@@ -357,13 +358,13 @@ class _Asking:
     def _ask_one(self, library: Library, asked: subprocess.Popen[str], question: list[str]) -> None:
         products, asks, *options = question
         check = ["graft", "check", asks, "--device", "cpu", "--quick", "--workers", "0", *options]
-        # What needs that there is no library is no question to one.
+        # Tests that need torchgraft without its libraries are left out: here there is one.
         tests = ["pytest", "-q", "-p", "no:cacheprovider", "-k", "not without_libraries", *options]
         assert asked.stdin
         assert asked.stdout
         print(json.dumps([products, *(tests if asks == "pytest" else check)]), file=asked.stdin, flush=True)
         line = asked.stdout.readline()
-        # It ends without a word where it is told to; so is what was interrupted asked again.
+        # An interrupted process ends without an answer. Its question does not count as answered, and is asked again.
         if self._is_over():
             return
         status, said = json.loads(line)
@@ -377,7 +378,7 @@ def report(objects: Path, path: Path) -> None:
     """Writes what objects counted, as JSON of gcovr's, with what a file has of it already."""
     if not any(objects.rglob("*.gcda")):
         return
-    # What was compiled and wrote no counts is of a source that is there no more.
+    # Objects that wrote no counts belong to sources that were removed.
     for compiled in objects.rglob("*.gcno"):
         if not compiled.with_suffix(".gcda").is_file():
             compiled.unlink()

@@ -77,7 +77,8 @@ def versions() -> str:
     """The versions of PyTorch that were checked, and those under which a property fails."""
     found = {path.stem: json.loads(path.read_text()) for path in VERSIONS.glob("*.json")}
     failing = sorted(name for name, each in found.items() if not holds(each))
-    return f"{len(found)} versions; not every property holds under {', '.join(failing) or 'none'}"
+    verdict = f"not every property holds under {', '.join(failing)}" if failing else "every property holds under all"
+    return f"{len(found)} versions; {verdict}"
 
 
 def evidence() -> str:

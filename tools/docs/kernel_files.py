@@ -42,8 +42,8 @@ def kernel_files(report: BenchReport, today: KernelsToday) -> str:
 def file_of(folder: Path, kernel: str) -> Path:
     """Returns the file of a CUDA kernel.
 
-    Its name is its path, and may end in words for its shape. If there is no such path, several kernels share a file:
-    the one that holds `__global__` with this name, or else the one that launches it.
+    Its name is its path, and may end in words for a variant or a shape. If there is no such path, several kernels share
+    a file: the one that holds `__global__` with this name, or else the one that launches it.
 
     Args:
         folder: of the operator.

@@ -7,6 +7,7 @@ which `graft check` is for.
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -93,7 +94,16 @@ class Bench:
 
 
 def plan_drawn(subjects: Sequence[Subject], wanted: Wanted, count: int, seed: int, *, named: bool) -> list[Planned]:
-    """So many rows of each operator, each in every pass.
+    """So many rows of each operator, each in every pass; see `draw_candidates`."""
+    candidates = draw_candidates(subjects, wanted, count, seed, named=named, memory=_memory_of(wanted.device))
+    bench = Bench(Capturing(wanted.device) if wanted.device.type == "cuda" else None, wanted.measured)
+    return [_plan(each, wanted, bench) for each in candidates]
+
+
+def draw_candidates(
+    subjects: Sequence[Subject], wanted: Wanted, count: int, seed: int, *, named: bool, memory: float = math.inf
+) -> list[Candidate]:
+    """So many inputs of each operator, each in every pass; the device need not be here.
 
     Args:
         subjects: the operators.
@@ -102,6 +112,7 @@ def plan_drawn(subjects: Sequence[Subject], wanted: Wanted, count: int, seed: in
         count: how many rows to draw of each operator. The same seed draws the same.
         seed: of all that is drawn.
         named: whether each of the operators must have something to draw from; else those are left out that have not.
+        memory: the bytes of the device. An input that does not fit is drawn again.
 
     Raises:
         LookupError: an operator has nothing to draw from, nothing that is drawn suits, or there is no such pass.
@@ -114,22 +125,17 @@ def plan_drawn(subjects: Sequence[Subject], wanted: Wanted, count: int, seed: in
         )
     distributions = [(each, each.samples.networks) for each in subjects if each.samples.networks is not None]
     expect_known("pass", wanted.directions, [name for _, networks in distributions for name in networks.passes])
-    bench = Bench(Capturing(wanted.device) if wanted.device.type == "cuda" else None, wanted.measured)
-    planned = []
-    for subject, networks in distributions:
-        for benchmark, dtype in _draw(subject, networks, wanted, count, seed):
-            planned += [
-                _plan(
-                    Candidate(subject.operator, subject.samples, benchmark, dtype, wanted.device, each), wanted, bench
-                )
-                for each in networks.passes
-                if not wanted.directions or each in wanted.directions
-            ]
-    return planned
+    return [
+        Candidate(subject.operator, subject.samples, benchmark, dtype, wanted.device, each)
+        for subject, networks in distributions
+        for benchmark, dtype in _draw(subject, networks, wanted, count, seed, memory)
+        for each in networks.passes
+        if not wanted.directions or each in wanted.directions
+    ]
 
 
 def _draw(
-    subject: Subject, networks: Distribution, wanted: Wanted, count: int, seed: int
+    subject: Subject, networks: Distribution, wanted: Wanted, count: int, seed: int, memory: float
 ) -> Iterator[tuple[Benchmark, torch.dtype]]:
     """Rows of an operator, and the dtype of each."""
     random = Random(f"{seed} {subject.operator.qualified_name}")
@@ -137,7 +143,7 @@ def _draw(
     dtypes = [
         each for each in wanted.dtypes or _DTYPES[device.type] if each in (subject.declaration.dtypes or FLOATING)
     ]
-    budget, memory = _BUDGETS[device.type], _memory_of(device)
+    budget = _BUDGETS[device.type]
     refused = 0
     while dtypes and count > 0:
         benchmark = networks.draw(random, budget)
@@ -158,7 +164,7 @@ def _draw(
         )
 
 
-def _suits(subject: Subject, benchmark: Benchmark, dtype: torch.dtype, wanted: Wanted, memory: int) -> bool:
+def _suits(subject: Subject, benchmark: Benchmark, dtype: torch.dtype, wanted: Wanted, memory: float) -> bool:
     candidate = Candidate(subject.operator, subject.samples, benchmark, dtype, wanted.device)
     return (
         wanted.device.type in benchmark.devices

@@ -30,7 +30,7 @@ class LiveBench:
     Args:
         console: where.
         planned: the rows.
-        prints_suites: whether suites are printed; of hundreds of rows that are drawn nobody reads each.
+        prints_suites: whether each suite is printed; nobody reads hundreds of drawn rows one by one.
     """
 
     def __init__(self, console: Console, planned: Sequence[Planned], *, prints_suites: bool = True) -> None:
@@ -69,7 +69,7 @@ class LiveBench:
         self._progress.update(self._task, description=title)
 
     def wait(self, why: str) -> None:
-        """Shows why nothing is measured now: where there is no bar, once."""
+        """Shows why nothing is measured now; without a terminal, only once for each row."""
         if not self._console.is_terminal and not self._told:
             self._console.print(Text(why, "yellow"))
         self._told = True

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-# Seconds that a run waits at most for other programs to end, and one with --quick.
+# The most seconds that a run waits for other programs to end, without and with --quick.
 PATIENCE, QUICK_PATIENCE = 30.0, 5.0
 # Seconds between two readings while nothing is timed.
 _INTERVAL = 0.5
@@ -51,7 +51,7 @@ def take_reading() -> LoadReading:
 
 
 def others_between(before: LoadReading, after: LoadReading) -> float | None:
-    """How many processors other programs kept busy between two readings; None of too short a time.
+    """How many processors other programs kept busy between two readings; None if too little time lies between them.
 
     Where the system does not count what processors do, the load average stands for it, which follows within a minute.
     """
@@ -95,11 +95,11 @@ class Load:
     waited: float = 0.0
 
     def is_too_much(self, others: float | None) -> bool:
-        """Whether a time says nothing beside which others kept so many processors busy."""
+        """Whether other programs kept so many processors busy that a time, measured meanwhile, means nothing."""
         return others is not None and others > self.permitted
 
     def doubt(self, what: str, others: Iterable[float | None]) -> str:
-        """Why figures may not be trusted beside which others kept so many processors busy; empty where they may.
+        """Says why figures may not be trusted: others kept too many processors busy meanwhile. Empty if they did not.
 
         Args:
             what: begins the sentence, as "3 rows were timed".
@@ -141,7 +141,7 @@ class LoadWatch:
         self.load = Load(count, max(count / 10, count - 1 if self.device.type == "cuda" else 0))
 
     def wait(self, tell: Callable[[str], None]) -> bool:
-        """Waits until others leave the processors alone; whether they do. False at once where patience is at an end.
+        """Waits until others leave the processors alone; returns whether they do. False at once if patience is used up.
 
         Args:
             tell: is told why it takes so long, again and again.

@@ -1,4 +1,4 @@
-"""Finds the rows to measure again: the stale ones, measured at an earlier commit, and new ones."""
+"""Finds the rows to measure again: the stale ones (standing.py), and new ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Renewal:
     """The rows of a report by what must be measured again.
 
     Attributes:
-        stale: were measured at an earlier commit.
+        stale: were measured at an earlier commit, or have no hash and may have been.
         by_other_tools: are current, and were measured with another compiler or another PyTorch than are here.
         gone: are measured no more: no benchmark has such a row.
     """
@@ -41,10 +41,8 @@ def judge(report: BenchReport, here: Provenance) -> Renewal:
     found = standing(report.rows, report.environment.device)
     names = {subject.name for subject in find_subjects([])} | set(MODELS)
     gone = [row for row in report.rows if row.operator not in names]
-    # A row without a hash may have been measured at any commit.
-    untold = [row for row in report.rows if row not in gone and not row.provenance.sources]
     with_others = [row for row in found.current if other_tools(row, here.compiler, here.torch)]
-    return Renewal((*found.stale, *untold), tuple(with_others), tuple(gone))
+    return Renewal(found.stale, tuple(with_others), tuple(gone))
 
 
 def here(device: str) -> Provenance:

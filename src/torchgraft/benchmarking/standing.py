@@ -1,4 +1,7 @@
-"""Finds the stale rows: those measured at an earlier commit, whose sources have changed since."""
+"""Finds the stale rows: those measured at an earlier commit, whose sources have changed since.
+
+A row without a hash of its sources is stale too: it may have been measured at any commit.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def sources_now(row: Row, device: str) -> str:
 
 @dataclass(frozen=True)
 class Standing:
-    """Which rows are current and which are stale; a row in neither list has no hash, or its sources are not here."""
+    """Which rows are current and which are stale; a row in neither list is of an operator without sources here."""
 
     current: tuple[Row, ...]
     stale: tuple[Row, ...]
@@ -43,11 +46,11 @@ class Standing:
 
 
 def standing(rows: Iterable[Row], device: str) -> Standing:
-    """Returns which rows are current, and which were measured at an earlier commit."""
+    """Returns which rows are current and which are stale: the one definition, for reports, pages and `make results`."""
     current: list[Row] = []
     stale: list[Row] = []
     for row in rows:
-        if row.provenance.sources and (now := sources_now(row, device)):
+        if now := sources_now(row, device):
             (current if now == row.provenance.sources else stale).append(row)
     return Standing(tuple(current), tuple(stale))
 

@@ -153,7 +153,8 @@ def _kernel_columns(rows: Sequence[Row], today: KernelsToday) -> dict[str, list[
 
 
 NAME_IS_PATH = (
-    "A kernel's name is its path: `slide_correlate_mma` is in `cuda/slide/correlate_mma.*` of the operator's folder."
+    "A kernel's name is its path: `slide_correlate_mma` is in `cuda/slide/correlate_mma.*` of the operator's folder. "
+    "Words and numbers behind the path name a variant or a shape in that file."
 )
 CHOSEN_TODAY = (
     "kernel today: these rows were measured before rows recorded their kernel. It is the kernel that the choice of "
@@ -241,12 +242,13 @@ def how_measured(report: BenchReport) -> list[str]:
         "Each row times our own kernel twice, and the difference between the two is noise. A ratio whose interval "
         "holds 1 is noise too: it is marked ~, and counts as neither faster nor slower. ▼ marks a row where we are "
         "slower.",
-        "The floor is the least time that the device allows: the time to read and write the bytes at the bandwidth of "
-        "a copy of as many bytes, or the time of the operations at the best arithmetic rate, whichever is longer. Both "
-        "were measured in the same run, with PyTorch's copy, matrix product and a kernel of multiply-adds.",
+        "The floor is the least time that the device allows, the longest of three: the time to read and write the "
+        "bytes at the bandwidth of a copy of as many bytes, the time of the operations at the best arithmetic rate, "
+        "and the time of the smallest kernel. All were measured in the same run, with PyTorch's copy, matrix product "
+        "and a kernel of multiply-adds.",
         "After the timing each contender is called once more on new values in the same tensors, and its result is "
-        "compared with the reference in float64. A wrong result, a result kept from an earlier call, and a time below "
-        "the floor are refused.",
+        "compared with the reference in float64. A wrong result, a result kept from an earlier call, and a time more "
+        "than a tenth below the floor are refused.",
     ]
     if load := report.load:
         lines.append(

@@ -65,7 +65,9 @@ def load_inline(
     qualified_name = schema.partition("(")[0].strip()
     namespace, _, name = qualified_name.partition("::")
     if not (namespace.isidentifier() and name.isidentifier()):
-        raise ValueError(f"schema must begin with 'namespace::name(', got {schema!r}")
+        raise ValueError(
+            f"schema must begin with 'namespace::name(', and name must not begin with an underscore, got {schema!r}"
+        )
     read = read_schema(schema)
     texts = {"cpu": cpu, "cuda": cuda if torch.cuda.is_available() else None}
     # Compiled first: if that fails, an earlier declaration stays.
@@ -179,6 +181,6 @@ def _compile(qualified_name: str, device: str, text: str | Path) -> Path:
 
 
 def _load_emulated(qualified_name: str) -> dict[str, native.NativeLibrary]:
-    """Loads the library with the CUDA kernel on the emulator, if it was built. Then no other library is compiled."""
+    """Loads the library with the CUDA kernel on the emulator, if it was built. `load_inline` then compiles nothing."""
     path = Path(os.environ.get("TORCHGRAFT_LIBRARIES", ""), f"{stem_of(qualified_name)}_cpu.so")
     return {"cpu": native.load_for(qualified_name, "cpu", path)} if path.is_file() else {}

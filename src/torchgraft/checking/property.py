@@ -27,10 +27,12 @@ class Property:
         sanitized: whether it is run again under the sanitizers: it calls kernels, and compiles nothing.
         of_kernels: whether it asks what kernels do. Where the operator claims one that is not there, it fails: it would
             compare the reference with itself.
-        forces_alone: whether samples that a forced kernel does not support are passed over: other kernels are not asked
-            again. A property that makes several calls of a sample would then leave out those that it does support.
+        forces_alone: whether a call that a forced kernel does not support is refused, and its sample left out, so that
+            no other kernel is checked again. Not for a property that makes several calls of a sample: one refusal
+            would also leave out the calls that the kernel supports.
         asked_of: which operators it has a meaning for; the others are asked only where somebody names it.
-        of_calls: whether it asks how calls depend on other calls: a failure that does not come again is then no chance.
+        of_calls: whether it asks how calls depend on other calls. A failure that does not repeat is then not put down
+            to chance.
         of_samples: whether it asks about the samples that there are, so that it is asked of captured calls too: not
             where it draws its own, or asks about the declaration.
         imports: modules of PyTorch's that it needs and that take long to import.

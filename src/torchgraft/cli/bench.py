@@ -36,7 +36,7 @@ from torchgraft.cli.bench_options import (
     WaitOption,
 )
 from torchgraft.cli.distrust import bench_distrusted
-from torchgraft.cli.draw import draw_rows
+from torchgraft.cli.draw import draw_rows, draw_without_device
 from torchgraft.cli.options import DistrustOption, JsonOption, MarkdownOption, SampleOption, SeedOption
 from torchgraft.cli.plan import mistakes_end_the_command
 from torchgraft.cli.shared import (
@@ -57,6 +57,7 @@ from torchgraft.machine.documents import as_document
 from torchgraft.machine.figures import as_json
 
 if TYPE_CHECKING:
+    from torchgraft.benchmarking.passes import Candidate
     from torchgraft.benchmarking.results import BenchReport
     from torchgraft.benchmarking.suite import Planned, Wanted
 
@@ -128,12 +129,10 @@ def run(
     from torchgraft.benchmarking.live import LiveBench
 
     is_like = device_like is not None
-    if is_like and (
-        not explained or models or draw or replay or html_file or output or every_kernel or device is Device.cpu
-    ):
+    if is_like and (not explained or models or measured or html_file or output or every_kernel or device is Device.cpu):
         end_with(
-            "--device-like says which kernels would be chosen on a GPU: add --explain, and leave out --models, --draw,"
-            " --replay, --html, --output, --every-kernel and --device cpu"
+            "--device-like says which kernels would be chosen on a GPU: add --explain, and leave out --models,"
+            " --measured, --html, --output, --every-kernel and --device cpu"
         )
     wanted = suite.Wanted(
         device=torch.device("cuda") if is_like else find_device(device),
@@ -158,17 +157,22 @@ def run(
         prepare_files(("--json", json_file), ("--markdown", markdown_file))
         console = make_console(json_file, markdown_file)
         return bench_distrusted(console, targets or [], distrust, wanted, seed, json_file, markdown_file)
-    if device_like is not None:
-        return _explain_like(device_like, _make_plan(targets or [], wanted, models=False), json_file, markdown_file)
     if replay is not None and (models or draw or suites):
         end_with("--replay has rows of its own: leave out --models, --draw and --suite")
+    if draw is not None and (models or quick or suites or sample or html_file or output):
+        end_with("--draw has rows of its own: leave out --models, --quick, --suite, --sample, --html and --output")
+    if device_like is not None:
+        if draw is not None:
+            candidates = draw_without_device(targets or [], wanted, draw, seed)
+        else:
+            planned = _make_plan(targets or [], wanted, models=False, replay=replay)
+            candidates = [each.candidate for each in planned if each.candidate is not None]
+        return _explain_like(device_like, candidates, json_file, markdown_file)
     files = _prepare_report(json_file, html_file, markdown_file, output)
     console = make_console(files.json, files.html, files.markdown)
     if measured and draw is None:
         end_with("--measured is for rows that are drawn: add --draw N")
     if draw is not None:
-        if models or quick or suites or sample or files.html:
-            end_with("--draw has rows of its own: leave out --models, --quick, --suite, --sample, --html and --output")
         return draw_rows(console, targets or [], wanted, draw, seed, json_file, markdown_file)
     planned = _make_plan(targets or [], wanted, models=models, replay=replay)
     interrupt_when_told_to_end()
@@ -309,13 +313,15 @@ def memory(
     _finish_tables(console, "bench-memory", found, json_file, markdown_file)
 
 
-def _explain_like(device: str, planned: Sequence[Planned], json_file: Path | None, markdown_file: Path | None) -> None:
+def _explain_like(
+    device: str, candidates: Sequence[Candidate], json_file: Path | None, markdown_file: Path | None
+) -> None:
     """Shows the kernels that would be chosen for rows, and writes the files; ends with one line if it is not known."""
     from torchgraft.benchmarking.predicting import gpu_like, predict_rows
 
     console = _prepare_table(json_file, markdown_file)
     try:
-        found = predict_rows([each.candidate for each in planned if each.candidate is not None], gpu_like(device))
+        found = predict_rows(candidates, gpu_like(device))
     except ValueError as mistake:
         raise typer.BadParameter(str(mistake), param_hint="--device-like") from None
     except LookupError as missing:

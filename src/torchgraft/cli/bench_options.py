@@ -93,7 +93,8 @@ DeviceLikeOption = Annotated[
         "--device-like",
         metavar="CAPABILITYxCOUNT",
         help="With --explain: time nothing, and show which kernels torchgraft would choose on a GPU of this "
-        "compute capability with so many multiprocessors, for example 9.0x132, an H200. No GPU is needed.",
+        "compute capability with so many multiprocessors, for example 9.0x132, an H200. No GPU is needed. Also for the "
+        "rows of --draw and --replay.",
         show_default=False,
     ),
 ]

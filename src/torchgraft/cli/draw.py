@@ -14,6 +14,7 @@ from torchgraft.cli.plan import mistakes_end_the_command
 from torchgraft.cli.shared import find_subjects, interrupt_when_told_to_end, print_table, write_files
 
 if TYPE_CHECKING:
+    from torchgraft.benchmarking.passes import Candidate
     from torchgraft.benchmarking.suite import Wanted
 
 
@@ -59,3 +60,11 @@ def draw_rows(
         )
     if report.unmeasured or any(row.problem for row in report.rows):
         raise typer.Exit(1)
+
+
+def draw_without_device(targets: Sequence[str], wanted: Wanted, count: int, seed: int) -> list[Candidate]:
+    """Draws the rows that a device with room for all of them would time, whether or not it is here."""
+    from torchgraft.benchmarking.drawn import draw_candidates
+
+    with mistakes_end_the_command():
+        return draw_candidates(find_subjects(targets), wanted, count, seed, named=bool(targets))

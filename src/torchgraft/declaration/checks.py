@@ -1,4 +1,4 @@
-"""Checks the names in a declaration: the parameter must be able to apply to the argument that it names."""
+"""Checks that the names in a declaration are names of arguments or results that a parameter of it can be about."""
 
 from __future__ import annotations
 

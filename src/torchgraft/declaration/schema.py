@@ -110,7 +110,7 @@ def read_schema(text: str) -> Schema:
             )
     results = tuple(SchemaResult(result.name or "", str(result.type) == "List[Tensor]") for result in parsed.returns)
     if sum(result.is_list for result in results) > 1:
-        raise ValueError(f"{name}: at most one result can be a list of tensors, and two are: join them into one list")
+        raise ValueError(f"{name}: at most one result can be a list of tensors: join the lists into one")
     if not results and not any(argument.mutated for argument in arguments):
         raise ValueError(
             f"{name}: the schema must have a result, or mark an argument as written to, as `Tensor(a!) out` does"
@@ -167,8 +167,8 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
 def positional_signature(text: str) -> str:
     """Returns a schema without its name and its defaults, in which all arguments are passed by position.
 
-    When PyTorch calls a function written in Python, it leaves out arguments that equal their defaults. The raw name has
-    this signature, so its functions always get all arguments.
+    When PyTorch calls a function written in Python, it leaves out arguments that equal their defaults. The raw name
+    (`namespace::_name`, docs/design/calls.md) has this signature, so its functions always get all arguments.
     """
     opened = text.index("(")
     arguments, arrow, results = text[opened:].rpartition("->")

@@ -16,7 +16,7 @@ class Linear(torch.nn.Linear):
     Args:
         in_features: size of the input's last dimension.
         out_features: size of the output's.
-        bias: whether a number a feature is added.
+        bias: whether a number is added to each output feature.
         device: where the parameters are.
         dtype: the parameters' dtype.
     """
@@ -34,5 +34,5 @@ class Linear(torch.nn.Linear):
             # All that `linear` comes to in the end, without the microsecond that it takes to get there.
             return functional_linear(input, self.weight, self.bias)
         except Exception as error:
-            # Says what is wrong with the arguments; any other error passes, and nothing is computed twice.
+            # Raises an error that names the wrong argument, or else the same error again; nothing is computed twice.
             return operator.recover(error, (input, self.weight, self.bias))

@@ -9,10 +9,10 @@ from torchgraft.arguments import record_call, require_tensor, whole
 from torchgraft.nn.recording import refuse_scripting
 from torchgraft.operators.shift import shift
 
-# As published: offsets begin this close to no shift along x, and a stride's samples lie between its rows.
+# As Shift-GCN was published: offsets along x begin within this of zero; with a stride, samples lie half a row further.
 _INITIAL_X_RANGE = 1e-8
 _STRIDE_OFFSET = 0.5
-# What the published rule makes of a gradient along y: a step of one size, and a small one where there is none.
+# The gradients along y by the published rule: the size of every gradient, and what stands in place of a zero.
 _STEP, _STEP_FROM_ZERO = 0.01, 0.0001
 
 
@@ -25,7 +25,7 @@ class Shift(torch.nn.Module):
     Args:
         channels: of the input, C.
         stride: rows between results, 1 or more.
-        init_scale: ypos begins uniformly within this of zero; xpos within 1e-8.
+        init_scale: ypos is drawn uniformly from -init_scale to init_scale, and xpos from -1e-8 to 1e-8.
         offset_gradient: 'exact' for the true derivative. 'shift_gcn' for the published rule: xpos stays, and the
             gradient of ypos is 0.01 with the sign of the true one, or 0.0001 where that is zero.
         device: where the parameters are.
@@ -74,7 +74,7 @@ class Shift(torch.nn.Module):
         torch.nn.init.uniform_(self.ypos, -self.init_scale, self.init_scale)
 
     def extra_repr(self) -> str:
-        """The arguments that are not the default's."""
+        """The channels, the stride, and the rule for gradients if it is not the default."""
         parts = [str(self.channels), f"stride={self.stride}"]
         if self.offset_gradient != "exact":
             parts.append(f"offset_gradient={self.offset_gradient!r}")

@@ -1,7 +1,7 @@
 """The choice made at each call: which of an operator's two names to call, and through what.
 
 docs/design/calls.md explains it. Its two tables have the rows of the functions that `_make_compiled_call` and
-`make_call` build, in the same order and words.
+`make_call` build, in the same order; the rows about torch.func are those of `_make_transformed_call`.
 """
 
 from __future__ import annotations

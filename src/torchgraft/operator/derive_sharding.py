@@ -1,6 +1,7 @@
 """Derives the sharding of an operator: cuts its tensors along each dimension, and calls the reference on the parts.
 
-A letter is right if the results of the reference for the parts, joined or added, equal its results for the whole.
+A sharding names dimensions that are cut together by one letter: "N C, C -> N C" (declaration/sharding.py). A letter is
+right if the results of the reference for the parts, joined or added, equal its results for the whole.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def derive(operator: Declaration, samples: Samples) -> Sharding:
         samples: its inputs; those that are small and not empty are used.
 
     Raises:
-        ValueError: no text fits the numbers of dimensions of all samples.
+        ValueError: the sharding that was found does not hold for samples with other numbers of dimensions.
     """
     calls = [
         _values(operator, sample)
@@ -147,7 +148,11 @@ def _candidates(
     dimension: int,
     found: Sequence[_Letter],
 ) -> Iterator[tuple[tuple[Placement, ...], tuple[int, ...]]]:
-    """Yields groups of dimensions to try with one of an argument, the larger groups first: sizes that are multiples."""
+    """Yields groups of dimensions that may share a letter with one dimension, the larger groups first.
+
+    In every call, the sizes in a group are multiples of the size of that dimension, or divide it. A group is given as a
+    dimension of each argument that has tensors, and the places of arguments that are themselves such a size.
+    """
     sizes = [values[places[number]].shape[dimension] for values in calls]
     options: list[list[Placement]] = []
     for other, place in enumerate(places):

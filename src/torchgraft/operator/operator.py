@@ -37,8 +37,8 @@ _Policy = TypeVar("_Policy", bound=Callable[..., str])
 
 _declarations = itertools.count()
 
-# The operators that were undeclared, by name. PyTorch keeps their definitions: what torch.jit recorded, and an exported
-# program, hold them, and a call of a definition that is gone crashes.
+# The operators that were undeclared, by name. PyTorch keeps their definitions, because programs that torch.jit or
+# torch.export made refer to them, and a call of a removed definition crashes.
 _undeclared: dict[str, Operator] = {}
 
 
@@ -151,7 +151,9 @@ class Operator:
         qualified_name = schema.partition("(")[0].strip()
         name = qualified_name.partition("::")[2]
         if not name.isidentifier() or name.startswith("_"):
-            raise ValueError(f"schema must begin with 'namespace::name(', got {schema!r}")
+            raise ValueError(
+                f"schema must begin with 'namespace::name(', and name must not begin with an underscore, got {schema!r}"
+            )
         replaced: Operator | None = self.__dict__.pop("_replaced", None)
         if Operator.registered.get(qualified_name) is not replaced:
             raise ValueError(f"{qualified_name} is already declared; give this operator another name")

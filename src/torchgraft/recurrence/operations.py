@@ -16,7 +16,7 @@ class Operation(NamedTuple):
     """A pointwise operation.
 
     Attributes:
-        text: in C++, of its arguments. `T` is the type of a number, and `M` has the functions of one.
+        text: in C++, of its arguments. `T` is the type of a number, and `M` a struct of functions, as `M::tanh(x)`.
         in_torch: the same on tensors.
         takes_bool: whether each argument is a truth value.
         gives_bool: whether the result is one.
@@ -57,7 +57,8 @@ OPERATIONS: dict[str, Operation] = {
     "tanh": _function("tanh", torch.tanh),
     "sigmoid": _function("sigmoid", torch.sigmoid),
     "erf": _function("erf", torch.erf),
-    # Gradients are made of these, and PyTorch's differences lose all digits of small ones.
+    # The derivatives of tanh and sigmoid. In C++ they keep their digits; PyTorch's `1 - tanh(x)**2` loses all of them
+    # where it is small.
     "tanh_slope": Operation(
         "torchgraft::recurrence::tanh_slope<M>({0})", lambda value: 1 - torch.tanh(value) * torch.tanh(value)
     ),
@@ -91,7 +92,8 @@ OPERATIONS: dict[str, Operation] = {
     "to_number": Operation("{0} ? T(1) : T(0)", lambda truth, like: truth.to(like.dtype), (True,)),
 }
 
-# Those that no operation of PyTorch's becomes alone.
+# Operations that SAME does not take over by their name: ATen has none of that name, or one with other arguments, as
+# `add` and `sub` with `alpha`.
 _OWN = ("and", "or", "xor", "not", "to_number", "add", "sub", "tanh_slope", "sigmoid_slope")
 
 # What PyTorch calls operations that have the same arguments here.

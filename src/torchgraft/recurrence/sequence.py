@@ -122,7 +122,8 @@ class Recurrence:
             initial: the states before the first step, (B, H) each: a tensor if S is 1, or else S of them. None: zeros.
             message_bias: (G * H), or None.
             parameters: (H) each, as many as the cell has.
-            batch_sizes: how many sequences take part in each step, on CPU, as in `torch.nn.utils.rnn.PackedSequence`.
+            batch_sizes: how many sequences take part in each step: a tensor on the CPU, as in
+                `torch.nn.utils.rnn.PackedSequence`.
             reverse: whether the sequence runs from its end to its beginning; results stay in the order of the input.
 
         Returns:
@@ -379,7 +380,7 @@ def _gradient_formula(name: str, gradients: Operator, biases: int) -> Callable[.
 # By the names of their recurrences. Compilers look into what a gradient formula refers to, and can do so with an object
 # that a module holds, and not with one that a function holds.
 _DEFINITIONS: dict[str, Definition] = {}
-# All that somebody holds, so that the ones of a name are told when it is declared again.
+# The recurrences that are still in use. When one is declared again under its name, the earlier ones must know.
 _ALIVE: WeakSet[Recurrence] = WeakSet()
 
 

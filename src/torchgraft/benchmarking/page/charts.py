@@ -101,7 +101,14 @@ class Strip:
 
 @dataclass(frozen=True)
 class Plot:
-    """The parts that every plot has."""
+    """The parts that every plot has.
+
+    Attributes:
+        one: where a ratio of 1 lies, in pixels from the left.
+        rival: what the ratios are against, for the label of the axis.
+        path: a curve, as the `d` of an SVG path.
+        rows: the rows that are shown, for the legend.
+    """
 
     width: float
     height: float
@@ -152,7 +159,7 @@ def draw_ratios(report: BenchReport, width: int) -> Plot:
     strips = []
     for operator, suite, rows, name, ratios in chosen:
         offsets = _swarm([axis.at(ratio.median) for _, ratio in ratios], 2 * radius + 1)
-        # The label of the strip on a phone, and that of the mean.
+        # Room above the dots: for the name of the strip on a phone, and for the label of the mean.
         above = 38.0 if narrow else 18.0
         height = max(30.0, 2 * max(abs(offset) for offset in offsets) + 2 * radius + 4)
         middle = top + above + height / 2

@@ -1,4 +1,4 @@
-"""Calls in other sizes, as dynamic shapes must take them."""
+"""Makes calls in other sizes than a sample's, which code that was compiled for dynamic shapes must compute too."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -48,10 +48,11 @@ def sizes_of(call: Call, *, numbers: bool, least: int = 2) -> dict[SizePlace, in
 
 
 def in_other_sizes(call: Call, *, numbers: bool, apart: bool = False) -> list[Call]:
-    """Makes calls in other sizes that the operator takes with the same other arguments; the most different is last.
+    """Makes calls in other sizes that the operator accepts with all other arguments as they are.
 
-    Which sizes belong together is not known, so equal ones change together, as PyTorch takes them to be one at first.
-    What the definition takes counts, and not what the fake says alone: it is the fake that is asked about.
+    The call that differs most is the last. Equal sizes change together: nothing says which sizes belong together, and
+    PyTorch first assumes that equal ones do. The fake function alone does not decide what the operator accepts, because
+    that function is what is being checked.
 
     Args:
         call: the one that is changed.
@@ -90,10 +91,10 @@ def with_sizes(call: Call, sizes: Mapping[SizePlace, int]) -> Call:
 
 
 def is_taken(call: Call) -> bool:
-    """Whether the operator takes the sizes of a call, by all that it declares."""
+    """Whether the operator accepts a call: `explain` and the reference raise nothing, and `output` gives the sizes."""
     operator = call.operator
     try:
-        # A sample of distinct integers cannot have more elements than there are integers.
+        # Making the arguments may fail: a sample of distinct integers has no more elements than there are integers.
         arguments = call.arguments
         operator.explain(*arguments)
         results = operator.reference(*arguments)

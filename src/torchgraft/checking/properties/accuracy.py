@@ -35,9 +35,9 @@ from torchgraft.checking.tensors.compare import expect
 from torchgraft.kernels.precision import equal_precision
 
 _MOST_TIMES_RIVAL = 1.1
-# The share of the results by which a rival is off that computes another function.
+# A rival whose results are off by more than this share of them computes another function.
 _ANOTHER_FUNCTION = 0.5
-# The report gives the error in units of that of one rounding from here on.
+# From this many roundings on, the report gives the error as a multiple of the error of one rounding.
 _NOTABLE = 4.0
 
 
@@ -67,7 +67,7 @@ def check(case: Case) -> None:
             return  # rounding decides about the size
         expect(shapes == others, f"{rival}'s results have other shapes", expected=shapes, found=others)
         if not all(each.isfinite().all() for each in map(_in_double, tree_leaves(found))):
-            return  # nor have room for it
+            return  # a rival may overflow where we do not
         theirs.append(_relative_error(found, expected))
         ours.append(_relative_error(call.function(*call.arguments), expected))
 
@@ -117,7 +117,7 @@ def _note_roundings(case: Case) -> None:
 
 def _relative_error(found: Any, expected: Any) -> float:
     """Computes the error of a result, relative to the size of what is expected."""
-    # Codes of one byte too: PyTorch computes nothing with them.
+    # In float64, because PyTorch has no arithmetic for dtypes of one byte, such as float8.
     pairs = [pair for pair in zip(tree_leaves(found), tree_leaves(expected), strict=True) if _is_rounded(pair[1])]
     size = math.hypot(*(_in_double(exact).norm().item() for _, exact in pairs))
     error = math.hypot(*((_in_double(ours) - _in_double(exact)).norm().item() for ours, exact in pairs))

@@ -3,7 +3,7 @@
 Proves: during a thousand calls, forward and backward, on samples from all over the table, the memory in use does not
 grow from round to round. This holds for the heap and for Python's objects, and on CUDA also for PyTorch's allocator and
 for the device. The report says how many bytes one call requests from PyTorch beside arguments, results and gradients,
-on the sample with the most. `graft check --quick` makes 240 calls.
+on the sample with the most. `graft check --quick` makes 200 calls. Memory that keeps growing is watched longer.
 
 Cannot prove: anything about a leak on the device below two megabytes, the unit in which the driver gives out memory. If
 the C library does not say how much memory is in use (glibc does), a leak of less than a page is not found either.
@@ -34,16 +34,16 @@ from torchgraft.sampling import Sample
 
 _SAMPLES = 10
 _ROUNDS = 5
-# Where memory grows in each of them. Other things grow too, for a while: processes on the same device, and what threads
-# of autograd keep of the memory that others asked for. A leak goes on.
+# The most rounds that are made while memory has grown in every round so far. Other things grow for a while too:
+# processes on the same device, and what threads of autograd keep of the memory that others asked for. A leak goes on.
 _MOST_ROUNDS = 40
 _CALLS_A_ROUND, _QUICK_CALLS_A_ROUND = 200, 40
-# At so many rounds, where most of them grow and not all.
+# The most times that the rounds are made anew while memory grows in most of them, but not in all.
 _LOOKS = 3
 
 _HEAP, _BLOCKS = "bytes of the heap", "Python's memory blocks"
 _ALLOCATOR, _DEVICE = "bytes of PyTorch's CUDA allocator", "bytes of the device"
-# A call. The interpreter itself keeps a block now and then.
+# The growth per call that is tolerated, by kind of memory. The interpreter itself keeps a block now and then.
 _TOLERATED = {_HEAP: 1.0, _BLOCKS: 0.25, _ALLOCATOR: 0.0, _DEVICE: 0.0}
 
 

@@ -1,4 +1,4 @@
-"""graft and ungraft: a layer's methods, set and taken back; and which layers an operator serves, and why not others."""
+"""graft and ungraft: give layers methods that compute on torchgraft, and take them back; and why a layer gets none."""
 
 from typing import Any, TypeVar
 
@@ -37,7 +37,7 @@ def convolves(module: nn.Module) -> bool:
 
 
 def is_recurrent(module: nn.Module) -> bool:
-    """Whether a module is a recurrent layer of PyTorch's, or of a subclass."""
+    """Whether a module is a recurrent layer of PyTorch's, or an instance of a subclass of one."""
     return isinstance(module, nn.RNNBase)
 
 
@@ -47,7 +47,7 @@ def is_of_interest(module: nn.Module) -> bool:
 
 
 def is_known_to_be_served(module: nn.Module) -> bool:
-    """Whether a module's calls are served for certain: a function may be called for other convolutions, too."""
+    """Whether `graft` is sure to serve a module; one that calls `conv2d` itself may call it for other convolutions."""
     return isinstance(module, (_ConvNd, nn.RNNBase)) or bool(calls_of(module).functions)
 
 
@@ -71,8 +71,8 @@ def why_not(module: nn.Module) -> str:
         return "not depthwise: an output channel reads several input channels"
     if not isinstance(module, (*_PLAIN, *_TRANSPOSED)):
         return f"its class is {class_name(module)}, which is no convolution of one, two or three dimensions"
-    # Its weight is not asked for: that computes a parametrised one, which may count how often. What is stored in float8
-    # is cast before it is used.
+    # `module.weight` is not read: a parametrised weight is computed then, and its code may count the reads. A weight
+    # that is stored in float8 is cast before it is used.
     stored = next(module.parameters(), None)
     if stored is not None and not stored.dtype.is_floating_point:
         return f"its weight has dtype {stored.dtype}"
@@ -117,13 +117,13 @@ def graft(model: Model, example: Any = None) -> Model:
 
     With an example, the model runs once, and each layer is timed with the calls that it got, PyTorch's way and on
     torchgraft's operators, in turn: forward, and backward where gradients flow, under the autocast and the gradient
-    mode of the caller. Only layers that gain are grafted, recurrent ones for all their calls; those that the example
-    does not reach are, too. So are other modules that gain, whose own forward pass calls such a function, whether or
-    not that shows in its code.
+    mode of the caller. Only layers that gain are grafted, and a recurrent one then uses recurrences in all its calls. A
+    layer that the example does not reach is grafted as without an example. Other modules that call such a function in
+    their forward pass are grafted only if the example shows that they gain, whether or not their code shows the call.
 
     What was measured stays with each layer, through copies, files and `graft_report`. The model's buffers and PyTorch's
     random numbers are afterwards what they were. Where `torch.distributed` is initialised, all processes must call
-    this, and graft what gains in the first.
+    this, and all graft the layers that gained in process 0.
 
     Args:
         model: any module; it may itself be such a layer.
@@ -151,7 +151,7 @@ def graft(model: Model, example: Any = None) -> Model:
         vars(layer).pop(NAME, None)
         if name in measured:
             vars(layer)[NAME] = measured[name]
-        # A module whose calls of functions are not measured made none that is depthwise, or was not reached.
+        # If no call of a function was measured, the module made no depthwise one, or the example did not reach it.
         is_guess = example is not None and not is_known_to_be_served(layer)
         if measured[name].gains if name in measured else not is_guess:
             give(layer, measured=name in measured)

@@ -49,7 +49,7 @@ _STEPS: dict[str, tuple[Callable[..., Any], int, int]] = {
     "rnn_relu": (rnn_relu_step, 1, 1),
 }
 NAMES = tuple(_STEPS)
-# Of the operators, and of their libraries.
+# The namespace of the operators, and the beginning of the names of their libraries.
 NAMESPACE = "torchgraft_recurrences"
 
 

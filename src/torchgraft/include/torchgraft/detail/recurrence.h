@@ -1,10 +1,12 @@
 // A recurrence from a cell that torchgraft.recurrence printed: what its host functions do on any device.
 //
-// All inputs are multiplied at once. A step is one product of PyTorch's, the message of the step before with
-// weight_hh, and one pass over all rows and units. The forward pass keeps the gates before their activation
-// and the states after each step, and the step back computes the activations again: the sum of a gate lies in
-// memory in any case, so nothing is kept that is not written anyway, and a pass is bound by memory on most
-// devices. The gradients of the weights are one product each over all steps, at the end.
+// The inputs of a piece of the sequence are multiplied at once; a piece is all of it if a gradient is needed.
+// Then a device runs all steps of the piece in its own way (`at_once`). Otherwise a step is one product of
+// PyTorch's, the message of the step before with weight_hh, and one pass over all rows and units. The forward
+// pass keeps the gates before their activation and the states after each step, and the step back computes the
+// activations again: the sum of a gate lies in memory in any case, so nothing is kept that is not written
+// anyway, and a pass is bound by memory on most devices. The gradients of the weights are one product each
+// over all steps, at the end.
 //
 // float16 and bfloat16 are computed in float: arguments are converted as they come in, and results rounded
 // once as they go out.
@@ -28,7 +30,8 @@
 
 namespace torchgraft::recurrence {
 
-// Unit u of row r is first[r * stride + u]. With a stride of zero all rows are the same.
+// Where one number of each unit lies, for all rows: that of unit u of row r is first[r * stride + u]. With a
+// stride of zero all rows read the same numbers.
 template <typename T>
 struct Row {
   T* first;
@@ -160,7 +163,7 @@ inline Tensor copied_or_zeros(const std::optional<Tensor>& tensor, std::initiali
 
 inline Tensor nothing_like(const Tensor& like) { return empty_contiguous({0}, like); }
 
-// result = left @ right. By the name that writes into a result of ours, which autocast leaves alone.
+// result = left @ right. It calls `mm.out`, which writes into `result`; autocast does not cast for it.
 inline void multiply(const Tensor& left, const Tensor& right, Tensor& result) {
   using torch::stable::detail::from;
   std::array<StableIValue, 3> stack = {from(left), from(right), from(result)};
@@ -185,7 +188,7 @@ inline Tensor column_sums(const Tensor& matrix) {
   return result;
 }
 
-// A matrix; or two of bfloat16 that add up to it, the second what the first left of each number.
+// A matrix; or, with `rest`, the sum of two matrices of bfloat16: `rest` is what rounding to `matrix` lost.
 struct Factor {
   Tensor matrix;
   std::optional<Tensor> rest = std::nullopt;
@@ -233,7 +236,7 @@ struct Sizes {
   int64_t features;
   int64_t units;
 
-  // The step before or after step t, in the order of the recurrence.
+  // The step that comes before step t: t + 1 in a recurrence that runs in reverse.
   static int64_t before(int64_t t, bool reverse) { return reverse ? t + 1 : t - 1; }
 };
 

@@ -1,4 +1,4 @@
-// Who a thread is in a recurrence that runs on chip, and where the weights lie that tensor cores multiply.
+// The place of a thread in a recurrence whose weights stay on the chip, and where these weights lie.
 //
 // A cluster owns some rows of the batch for all steps, and each of its blocks kUnits units of them. Up to
 // kUnits units a cluster is one block, which has nobody to wait for.
@@ -63,19 +63,19 @@ inline constexpr int kUnits = 32;       // of a block
 inline constexpr int kMostBlocks = 16;  // of a cluster; more than eight only on devices that take so many
 inline constexpr int kWarps = 8;
 inline constexpr int kThreads = 32 * kWarps;
-inline constexpr int kTileRows = 4;       // rows of the batch in a tile of eight columns, two each
-inline constexpr int kLine = 2 * kUnits;  // both halves of the numbers of a block's units
+inline constexpr int kTileRows = 4;       // rows of the batch in a tile; a row has two columns, high and low
+inline constexpr int kLine = 2 * kUnits;  // `high` and `low` of a block's units: see recurrence_split.cuh
 // Numbers of device memory that a step needs are copied to shared memory so many steps ahead.
 inline constexpr int kStages = 2;
 // Registers of a thread that hold weights, of the 255 that it has.
 inline constexpr int kWeightRegisters = 160;
 
-// How many halves weights have. One is what float16 and bfloat16 need, whose rows are multiplied by a power
-// of two; two are 22 bits of float.
+// How many float16 numbers stand for a weight. One is enough for weights of float16 and bfloat16, whose rows
+// are scaled by a power of two; two hold 22 bits of a float.
 enum class Weights : int { in_one_half = 1, in_two_halves = 2 };
 
-// How many blocks a cluster may have so that its weights, of so many halves of gates, have room; zero if the
-// cell has too many gates.
+// How many blocks a cluster may have so that its weights fit on the chip; zero if they cannot. `halves`: the
+// gates of the cell times the float16 numbers of a weight.
 constexpr int most_blocks(int halves) {
   return halves <= 10 ? kMostBlocks : halves <= 20 ? kMostBlocks / 2 : 0;
 }
@@ -86,7 +86,8 @@ constexpr int kept_tiles(int tiles, int columns) {
   return kept < tiles ? kept : tiles;
 }
 
-// Indices within a step fit 32 bits.
+// A thread's place in its cluster: its block, the rows of the batch, and its unit. Indices within a step fit
+// 32 bits.
 class Member {
  protected:
   __device__ __forceinline__ Member(int64_t steps, int64_t batch, int64_t units, bool from_the_end,
