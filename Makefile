@@ -15,8 +15,9 @@ BIN := $(VENV)/bin
 BUILD := build/make
 # One more than the two cores that tests are made for: many wait, for a compiler, other processes, a time to pass.
 WORKERS ?= 3
-# A test that waits for ever is a failure with a name; the longest takes some minutes.
-PYTEST = MAKEFLAGS= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --timeout 1200
+# A test that waits for ever is a failure with a name, and what it was doing is shown; the longest takes some minutes. By
+# a thread: a signal waits for code in C to return.
+PYTEST = MAKEFLAGS= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --timeout 1200 --timeout-method thread
 
 # Only what this machine can run is built: CUDA=1 builds the CUDA library on a machine without a GPU too, and goes on
 # doing so wherever that library lies already, so that it never falls behind its sources.

@@ -17,6 +17,7 @@ from torchgraft.checking.adopting.adopted import Adopted
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
 from torchgraft.checking.helpers.other_sizes import SizePlace, is_taken, sizes_of, with_sizes
+from torchgraft.checking.helpers.settings import pytorch_in_time
 from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.tensors.arguments import tensors_of
 from torchgraft.checking.tensors.compare import Mismatch
@@ -168,7 +169,7 @@ def all_equal(call: Call, grown: Derived) -> Derived | None:
 
 def counts_numbers(call: Call) -> bool:
     """Whether a result is of whole numbers or flags."""
-    results = tree_leaves(call.reference(*call.arguments))
+    results = tree_leaves(call.expected())
     return any(each is not None and not (each.is_floating_point() or each.is_complex()) for each in results)
 
 
@@ -259,7 +260,8 @@ class _OfReference(Call):
     """A call that the reference computes, in the dtype of the call."""
 
     def function(self, *arguments: Any) -> Any:
-        return self.reference(*arguments)
+        with pytorch_in_time(self.device, self.dtype):
+            return self.reference(*arguments)
 
 
 def _reference_errs_too(call: Call, check: Check) -> bool:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.call import Call
+from torchgraft.checking.helpers.settings import pytorch_in_time
 from torchgraft.checking.tensors.arguments import replaced
 from torchgraft.operator import Operator
 from torchgraft.sampling import Drawn
@@ -97,7 +98,8 @@ def is_taken(call: Call) -> bool:
         # Making the arguments may fail: a sample of distinct integers has no more elements than there are integers.
         arguments = call.arguments
         operator.explain(*arguments)
-        results = operator.reference(*arguments)
+        with pytorch_in_time(call.device, call.dtype):
+            results = operator.reference(*arguments)
         if operator.declaration.sizes_from_data:
             return True
         outputs = operator.declaration.output(*call.make("meta")) if operator.declaration.lists else ()

@@ -31,6 +31,7 @@ from torch.utils._pytree import tree_leaves
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
 from torchgraft.checking.helpers.regimes import Unit, changed, units
+from torchgraft.checking.helpers.settings import pytorch_in_time
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.tensors.arguments import each_tensor, replaced
@@ -104,7 +105,8 @@ def _agrees_in_both(call: Call, arguments: tuple[Any, ...]) -> bool:
     if call.declaration.random:
         return False
     try:
-        own = tree_leaves(call.reference(*each_tensor(Tensor.clone, arguments)))
+        with pytorch_in_time(call.device, call.dtype):
+            own = tree_leaves(call.reference(*each_tensor(Tensor.clone, arguments)))
         pairs = zip(tree_leaves(call.expected(arguments)), own, strict=True)
         return all(one.shape == two.shape and torch.equal(*map(_marks, (one, two))) for one, two in pairs)
     except Exception:
