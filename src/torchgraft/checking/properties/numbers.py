@@ -45,7 +45,7 @@ from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.tensors.arguments import each_tensor, replaced, tensors_of
 from torchgraft.checking.tensors.compare import Mismatch
-from torchgraft.checking.tensors.dtypes import in_float64
+from torchgraft.checking.tensors.dtypes import holds_numbers, in_float64, is_number
 from torchgraft.checking.tensors.own_error import OwnError, nearby_arguments
 from torchgraft.declaration.memory import NotOwnMemoryError
 from torchgraft.declaration.schema import Argument
@@ -59,6 +59,8 @@ _LITTLE = 1e-9 / 3
 _SPECIAL = (0.0, 1.0)
 # A number that is beyond most limits, and not far.
 _LARGER = 2.5
+# So many roundings are no error then, where all that is left is zero.
+_ROUNDINGS = 16
 # The share by which a gradient may be off then.
 _ROUGHLY = 1e-3
 # So many calls have an optional argument that their sample leaves out, from one of so many samples that give it.
@@ -297,6 +299,7 @@ def _check_change(case: Case, call: Call, changed: _Changed, first: Any, *, coun
         summed=call.summed,
         roundings=2 if call.precision == call.dtype else 2 + math.isqrt(call.summed),
         nan_counts=changed.is_whole and call.samples.non_finite(call.sample),
+        negligible=_rounding_of(call, changed.arguments) if changed.special else 0.0,
     )
     what = f"the result of {changed.what}"
     worse = known.worst(found, what)
@@ -319,6 +322,13 @@ def _check_change(case: Case, call: Call, changed: _Changed, first: Any, *, coun
         cause = f"{what} is wrong"
     where = f"{worse.count} of {worse.total} elements, the first at {list(worse.index)}"
     raise Mismatch(f"{cause}; {where}", index=worse.index, expected=worse.expected, found=worse.found)
+
+
+def _rounding_of(call: Call, arguments: tuple[Any, ...]) -> float:
+    """Some roundings of the largest element: without the number that keeps them apart, terms may cancel to zero."""
+    sizes = [float(each.abs().max()) for each in tensors_of(arguments) if is_number(each) and each.numel()]
+    eps = torch.finfo(call.precision).eps if holds_numbers(call.precision) else 0.0
+    return _ROUNDINGS * eps * max(sizes, default=0.0)
 
 
 def _are_equal(found: Any, other: Any) -> bool:
