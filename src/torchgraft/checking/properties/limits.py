@@ -83,7 +83,7 @@ class _Growing:
             size <= self.size
             or size in self.seconds
             or not is_small(grown.call, _ELEMENTS, self._most_products)
-            or self._expected_seconds(size) > _CALL_SECONDS
+            or self.expected_seconds(size) > _CALL_SECONDS
         ):
             return None
         # What the definition computes on the way may be far larger than its results.
@@ -94,7 +94,7 @@ class _Growing:
     def _most_products(self) -> int:
         return _PRODUCTS if len(self.seconds) < _MEASURED else _PRODUCTS_IF_QUICK
 
-    def _expected_seconds(self, size: int) -> float:
+    def expected_seconds(self, size: int) -> float:
         """The time of the last call, times what it and one of less than half its size let expect.
 
         A part of it is the same for all sizes, so that more is expected than a small growth tells.
@@ -134,17 +134,21 @@ def _grown(case: Case, calls: list[Call]) -> Iterator[Derived]:
                     each.seconds[size] = time.process_time() - began
                 if size in _COUNTED and (counted := all_equal(each.call, grown)) is not None:
                     ask(case, [counted], (check_value,), "")
+    # However long the others took, one is asked.
+    end = max(end, time.process_time() + _CALL_SECONDS)
     for each, other in permutations(growing, 2):
         if time.process_time() < end and (crossed := _crossed(each, other)) is not None:
             yield crossed
 
 
 def _crossed(number: _Growing, size: _Growing) -> Derived | None:
-    """The call with a larger number beside a larger size, if each alone was quick; None if these are others."""
+    """The call with a larger number beside a larger size, if each alone is quick; None if these are others."""
     (place, *more), call = number.places, number.call
     if more or place.dim is not None or call is not size.call or size.places[0].dim is None:
         return None
-    if not (_NUMBER in number.seconds and _BESIDE in size.seconds):
+    if not (number.seconds and size.seconds):
+        return None
+    if number.expected_seconds(_NUMBER) + size.expected_seconds(_BESIDE) > _CALL_SECONDS:
         return None
     grown = resized(call, {**dict.fromkeys(size.places, _BESIDE), place: _NUMBER})
     return grown if is_small(grown.call, _ELEMENTS, _PRODUCTS) and is_taken_on_cpu(grown.call) else None

@@ -36,7 +36,8 @@ from torchgraft.checking.adopting.adopted import Adopted
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
 from torchgraft.checking.helpers.after_refusals import expect_as_before
-from torchgraft.checking.helpers.derived_calls import Derived, ask, derived, is_given, is_taken_on_cpu
+from torchgraft.checking.helpers.derived_calls import Derived, ask, derived
+from torchgraft.checking.helpers.optional_arguments import with_optionals
 from torchgraft.checking.helpers.regimes import each_telling
 from torchgraft.checking.properties.gradient import check_gradient
 from torchgraft.checking.properties.inputs_and_outputs import expect_apart
@@ -49,7 +50,6 @@ from torchgraft.checking.tensors.dtypes import holds_numbers, in_float64, is_num
 from torchgraft.checking.tensors.own_error import OwnError, nearby_arguments
 from torchgraft.declaration.memory import NotOwnMemoryError
 from torchgraft.declaration.schema import Argument
-from torchgraft.sampling import Drawn, Sample
 
 _QUICK, _FULL = 3, 12
 _WHOLE, _REAL = ("int", "SymInt"), ("float", "Scalar")
@@ -63,8 +63,8 @@ _LARGER = 2.5
 _ROUNDINGS = 16
 # The share by which a gradient may be off then.
 _ROUGHLY = 1e-3
-# So many calls have an optional argument that their sample leaves out, from one of so many samples that give it.
-_GIVEN_IF_QUICK, _GIVEN, _GIVING = 6, 40, 3
+# So many calls have an optional argument that their sample leaves out.
+_GIVEN_IF_QUICK, _GIVEN = 6, 40
 # So many pairs of numbers are changed together in a sample.
 _PAIRS_IF_QUICK, _PAIRS = 10, 66
 # So many samples are drawn in search of sizes that no call had before, from seeds that nothing else takes.
@@ -101,58 +101,8 @@ def check(case: Case) -> None:
     if not any(_can_change(argument) for argument in case.declaration.arguments):
         raise NotApplicable("it has no number, flag or optional argument")
     each_telling(case, partial(_check_call, case), quick=_QUICK, full=_FULL)
-    for given in islice(_given(case), _GIVEN_IF_QUICK if case.quick else _GIVEN):
+    for given in islice(with_optionals(case), _GIVEN_IF_QUICK if case.quick else _GIVEN):
         ask(case, [given], (check_value, check_gradient), "")
-
-
-def _given(case: Case) -> Iterator[Derived]:
-    """Yields samples that leave out an optional argument, with what another sample gives, in their own sizes.
-
-    Samples whose whole numbers are given come first: one may stand for itself, as a label that is ignored does.
-    """
-    samples = sorted(case.table(small=True, empty=False), key=lambda each: not any(map(is_given, each.tensors)))
-    for place, argument in enumerate(case.declaration.arguments):
-        giving = [each for each in samples if argument.optional and _argument(each, place) is not None]
-        for sample in samples if giving else ():
-            if _argument(sample, place) is None:
-                calls = (_with_argument(case.call(sample), each, place) for each in giving[:_GIVING])
-                for one in islice((each for each in calls if is_taken_on_cpu(each.call)), 1):
-                    yield one
-                    yield from _flipped(one)
-
-
-def _argument(sample: Sample, place: int) -> Any:
-    return sample.arguments[place] if place < len(sample.arguments) else None
-
-
-def _with_argument(call: Call, giving: Sample, place: int) -> Derived:
-    """A call with an argument of another sample, in whose place it has none."""
-    given, name = giving.arguments[place], call.declaration.arguments[place].name
-    if isinstance(given, Drawn):
-        given = replace(given, shape=tuple(_own_size(call.sample, giving, size) for size in given.shape))
-    return derived(call, call.with_argument(place, given), f"{name} given, as in sample {giving.name!r}")
-
-
-def _flipped(one: Derived) -> Iterator[Derived]:
-    """Yields a call with each of its flags flipped, where it is taken so."""
-    for place, value in enumerate(one.call.arguments):
-        if isinstance(value, bool):
-            name = one.call.declaration.arguments[place].name
-            other = replace(
-                one, words=f"{one.words}, {name}={not value}", call=one.call.with_argument(place, not value)
-            )
-            if is_taken_on_cpu(other.call):
-                yield other
-
-
-def _own_size(sample: Sample, other: Sample, size: int) -> int:
-    """The size that a sample has where the other one first has this size; that size if there is none."""
-    for own, others in zip(sample.arguments, other.arguments, strict=False):
-        if isinstance(own, Drawn) and isinstance(others, Drawn) and len(own.shape) == len(others.shape):
-            for one, another in zip(own.shape, others.shape, strict=True):
-                if another == size:
-                    return one
-    return size
 
 
 def _can_change(argument: Argument) -> bool:

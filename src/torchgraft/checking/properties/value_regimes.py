@@ -47,13 +47,13 @@ from torchgraft.checking.helpers.derived_calls import (
     kinds_of,
     resized,
 )
+from torchgraft.checking.helpers.number_regime import at_numbers
 from torchgraft.checking.helpers.other_sizes import SizePlace
 from torchgraft.checking.helpers.regime_words import explained
 from torchgraft.checking.helpers.regimes import (
     DIGITS,
     Regime,
     Unit,
-    at_numbers,
     changed,
     each_telling,
     from_the_end,
