@@ -6,7 +6,6 @@ Their samples are ordinary too, normally distributed: what is huge, tiny, equal 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -511,7 +510,13 @@ _FLAGS = (
     Sample("means", (Drawn((3, 5)), None, False, True)),
 )
 CONTROLS.append(
-    _declare("sums", kernel=_sums, asked=_asked_of_sums(*_FLAGS), gradient=partial(_gradient_of_sums, True), **_SUMS)
+    _declare(
+        "sums",
+        kernel=_sums,
+        asked=_asked_of_sums(*_FLAGS),
+        gradient=lambda *given: _gradient_of_sums(True, *given),
+        **_SUMS,
+    )
 )
 _plant(
     "divides_running_sums_by_other_counts",
@@ -528,7 +533,7 @@ _plant(
     "numbers",
     kernel=_sums,
     asked=_asked_of_sums(*_FLAGS),
-    gradient=partial(_gradient_of_sums, False),
+    gradient=lambda *given: _gradient_of_sums(False, *given),
     **_SUMS,
 )
 
@@ -615,7 +620,7 @@ _plant(
     _weighted,
     _LABELS,
     **_WEIGHTED_OPTIONS,
-    gradient=partial(_weighted_gradient, True),
+    gradient=lambda *given: _weighted_gradient(True, *given),
 )
 CONTROLS.append(
     _declare(
@@ -625,7 +630,7 @@ CONTROLS.append(
         _weighted,
         _LABELS,
         **_WEIGHTED_OPTIONS,
-        gradient=partial(_weighted_gradient, False),
+        gradient="reference",
     )
 )
 _plant(

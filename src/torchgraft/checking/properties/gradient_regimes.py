@@ -113,7 +113,14 @@ def _check_call(case: Case, call: Call, kinds: Sequence[str] = ()) -> None:
             _check_tails(call, unit)
     for unit, regime, arguments in () if kinds else from_the_end(call):
         ask = partial(_worst, call, regime, sizes, has_kinks=has_kinks)
-        if (worse := ask(arguments)) is not None:
+        try:
+            worse = ask(arguments)
+        except Mismatch:
+            raise
+        except Exception:
+            # The operator refuses such indices: `bad_input` says which errors are clear.
+            continue
+        if worse is not None:
             raise explained(call, unit, regime, arguments, worse, ask)
 
 
