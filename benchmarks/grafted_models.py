@@ -1,9 +1,10 @@
 """Times training steps of thirty models of timm: PyTorch's, and grafted with and without an example batch.
 
 Each model is timed in turn with its copies, one of which is PyTorch's again: what that one differs by is noise. A step
-is a forward pass, a backward pass and new weights, by the host's clock, launches included.
+is a forward pass, a backward pass and new weights, by the host's clock, launches included. A run that is stopped keeps
+what it came to, and the next goes on from there; parts that several GPUs measured become one file by `--join`.
 
-    python benchmarks/grafted_models.py benchmarks/results/h100/grafted_models.json --device cuda --batch 64
+    python benchmarks/grafted_models.py benchmarks/results/h200/grafted_models.json --device cuda --batch 64
     python benchmarks/grafted_models.py benchmarks/results/cpu/grafted_models.json --batch 2 --dtype float32
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import json
 import statistics
 import time
 from collections.abc import Callable
@@ -164,6 +166,25 @@ def _table(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Makes one of several parts, in the order of the models.
+
+    Raises:
+        ValueError: the parts differ in what was measured, or in the machine or PyTorch that measured it.
+    """
+    alike = [{**part, "rows": [], "environment": {**part["environment"], "date": ""}} for part in parts]
+    if any(each != alike[0] for each in alike):
+        raise ValueError(f"parts of different measurements cannot be one file: {alike}")
+    rows = [row for part in parts for row in part["rows"]]
+    return {**parts[0], "rows": sorted(rows, key=lambda row: (MODELS.index(row["model"]), row["layout"]))}
+
+
+def write(path: Path, figures: dict[str, Any]) -> None:
+    """Writes figures, and the table of them beside the file."""
+    path.write_text(as_json(figures))
+    path.with_suffix(".md").write_text(_table(figures))
+
+
 def main() -> None:
     """Measures and writes."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
@@ -173,20 +194,26 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="bfloat16", help="of autocast")
     parser.add_argument("--layout", choices=tuple(_LAYOUTS), action="append", help="may be repeated; default: both")
     parser.add_argument("--model", action="append", help="may be repeated; default: all")
+    parser.add_argument("--join", type=Path, nargs="+", help="measure nothing: take the rows of these files")
     options = parser.parse_args()
+    if options.join:
+        write(options.path, joined([json.loads(path.read_text()) for path in options.join]))
+        return
     torch.backends.cudnn.benchmark = True
-    cases = [(name, layout) for name in options.model or MODELS for layout in options.layout or _LAYOUTS]
     figures: dict[str, Any] = {
         "environment": vars(describe_environment(torch.device(options.device))),
         "batch": options.batch,
         "dtype": options.dtype,
         "rows": [],
     }
-    for name, layout in track(cases, "models"):
+    if options.path.is_file():
+        figures = joined([json.loads(options.path.read_text()), figures])
+    cases = [(name, layout) for name in options.model or MODELS for layout in options.layout or _LAYOUTS]
+    measured = {(row["model"], row["layout"]) for row in figures["rows"]}
+    for name, layout in track([case for case in cases if case not in measured], "models"):
         figures["rows"].append(measure(name, options, layout))
         # What is measured is kept, whatever ends the run.
-        options.path.write_text(as_json(figures))
-        options.path.with_suffix(".md").write_text(_table(figures))
+        write(options.path, figures)
 
 
 if __name__ == "__main__":
