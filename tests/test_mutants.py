@@ -29,8 +29,11 @@ from torchgraft.checking.mutants.folders import (
 from torchgraft.checking.mutants.library import MutantLibrary
 from torchgraft.checking.mutants.questions import Question
 from torchgraft.checking.mutants.workers import Worker, quickest
+from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.subject import find_subjects
 from torchgraft.cli import app, mutants
+from torchgraft.operator import Operator
+from torchgraft.sampling import Drawn, Sample, Samples
 
 
 def changes(body):
@@ -61,6 +64,10 @@ def changes(body):
             "parallel_for(0, a + b, std::max(c, d), f);",
             {("term", f"parallel_for(0, {each}, std::max(c, d), f);") for each in "ab"},
         ),
+        (
+            "int64_t grain = a + b; g(grain); parallel_for(0, 1, grain, [&] {});",
+            {("term", f"int64_t grain = {each}; g(grain); parallel_for(0, 1, grain, [&] {{}});") for each in "ab"},
+        ),
         ("wait_for_copies<2>();", {("barrier", "")}),
         ("KERNEL<<<a + b, c>>>(i);", set()),
     ],
@@ -82,6 +89,9 @@ def test_a_place_is_changed(body, expected):
         'g(a + "text");',
         "int a; float* b; g(a, b);",
         "Line a; Rows b; g(a, b);",
+        "g(same_device(a, b));",
+        "g(std::fmax(a, b));",
+        "const int64_t grain = std::max<int64_t>(kGrain / columns, 1); parallel_for(0, 9, grain, [&] {});",
         "g([&] { return a; } < b);",
         "parallel_for(0, count, std::max<int64_t>(kGrain / (columns + 1), 1), [&](int64_t first, int64_t last) {});",
         "torchgraft::sum_rows<double>(rows.count, 3, kGrain + 1, to, [&](int64_t first, int64_t last, double* s) {});",
@@ -266,6 +276,21 @@ class TestKernelsThatAreNotForced:
             call._originals[known_calls.by_candidates] = changed
             with pytest.raises(Exception, match=what):
                 known_calls.check_candidates(call)
+
+    def test_a_call_may_have_an_argument_that_must_be_named(self):
+        def scaled(input, inverse):
+            return input / 2 if inverse else input * 2
+
+        operator = Operator("mutated::scaled(Tensor input, *, bool inverse=False) -> Tensor", reference=scaled)
+        operator.kernel("cpu")(lambda input, *, inverse: scaled(input, inverse))
+        samples = Samples([Sample("default", (Drawn((3,)),)), Sample("inverse", (Drawn((3,)), True))])
+        try:
+            for sample in samples.table:
+                call = known_calls.KnownCall(operator, samples, sample, torch.device("cpu"), torch.float32, 0)
+                with pytest.raises(NotApplicable, match="nothing is measured"):
+                    known_calls.check_candidates(call)
+        finally:
+            operator.undeclare()
 
     def test_a_gradient_is_recorded_in_the_way_that_it_was(self, call, monkeypatch):
         known_calls.check_nodes(call)

@@ -26,6 +26,8 @@ _BARRIER = re.compile(
 # The third argument of these says from how much work on another thread joins in, which changes no result.
 _PARALLEL = re.compile(rb"(?:torchgraft::)?(?:parallel_for|sum_rows(?:<.*>)?)")
 _BOUND = re.compile(rb"(?:std::)?(min|max|clamp)\b")
+# These give the same for their two arguments in either order.
+_SYMMETRIC = re.compile(rb"(?:torchgraft::)?same_device|(?:std::)?f(?:max|min)f?")
 # Nodes that must hold constants or types, or that only a preprocessor or an assembler reads.
 _NOT_THERE = re.compile(
     r"preproc_(?!if|ifdef|else|elif)|template_(?:argument|parameter)_list|static_assert|sizeof|alignof|alignas|decltype"
@@ -91,8 +93,10 @@ def find_mutants(file: str, source: bytes) -> list[Mutant]:
 
     code = _COMMENT_OR_STRING.sub(lambda found: found[0] if found[0][:1] == b'"' else _blank(found), source)
     tree = Parser(Language(tree_sitter_cpp.language())).parse(_FOREIGN.sub(_blank, code))
-    found, types = [], _declared_types(tree.root_node)
+    found, types, grains = [], _declared_types(tree.root_node), _grains(tree.root_node)
     for kind, node, after in _changes(tree.root_node, types, inside=False):
+        if _is_in_declaration_of(node, grains):
+            continue
         start, end = node.start_byte, node.end_byte
         first, last = source.rfind(b"\n", 0, start) + 1, source.find(b"\n", end)
         replaced = re.sub(rb"\s*\n\s*", b" ", after)
@@ -156,16 +160,13 @@ def _blank(found: re.Match[bytes]) -> bytes:
 _Change = tuple[str, "Node", bytes]
 
 
-def _declared_types(node: Node) -> dict[bytes, bytes]:
+def _declared_types(root: Node) -> dict[bytes, bytes]:
     """Finds the type of each name that a source declares; empty if the name has several types.
 
     Numbers are one type, which `_type_of` calls `number`; a pointer's type ends with a star.
     """
     types: dict[bytes, bytes] = {}
-    waiting = [node]
-    while waiting:
-        node = waiting.pop()
-        waiting += node.children
+    for node in _nodes(root):
         text = _text_of(node.child_by_field_name("type"))
         for declarator in node.children_by_field_name("declarator") if text else ():
             stars, inner = b"", declarator
@@ -195,6 +196,45 @@ def _text_of(node: Node | None) -> bytes:
     return (node.text if node else None) or b""
 
 
+def _nodes(root: Node) -> Iterator[Node]:
+    waiting = [root]
+    while waiting:
+        yield (node := waiting.pop())
+        waiting += node.children
+
+
+def _grain_of(arguments: Node) -> Node | None:
+    """The argument that says from how much work on another thread joins in; None if no such function is called."""
+    called = arguments.parent and arguments.type == "argument_list" and arguments.parent.child_by_field_name("function")
+    is_parallel = called and _PARALLEL.fullmatch(called.text or b"") and len(arguments.named_children) > 3
+    return arguments.named_children[2] if is_parallel else None
+
+
+def _grains(root: Node) -> set[bytes]:
+    """Finds the names of variables that hold nothing but such an argument."""
+    found: set[bytes] = set()
+    others: set[bytes] = set()
+    for node in _nodes(root):
+        above = node.parent if node.type == "identifier" else None
+        if above is not None and node == _grain_of(above):
+            found.add(_text_of(node))
+        elif above is not None and not (
+            above.type == "init_declarator" and node == above.child_by_field_name("declarator")
+        ):
+            others.add(_text_of(node))
+    return found - others
+
+
+def _is_in_declaration_of(node: Node, names: set[bytes]) -> bool:
+    """Whether a node stands in the value that a variable of one of these names begins with."""
+    above = node.parent
+    while above is not None and above.type != "compound_statement":
+        if above.type == "init_declarator":
+            return _text_of(above.child_by_field_name("declarator")) in names
+        above = above.parent
+    return False
+
+
 def _changes(node: Node, types: Mapping[bytes, bytes], *, inside: bool) -> Iterator[_Change]:
     """Yields the changes of a node and of all below; `inside` says whether it stands in a function."""
     if _NOT_THERE.match(node.type) or (node.type == "declaration" and _has(node, b"constexpr")):
@@ -206,9 +246,7 @@ def _changes(node: Node, types: Mapping[bytes, bytes], *, inside: bool) -> Itera
     elif inside:
         yield from (change for change in _changes_of(node, types) if _is_plain(change[1]))
     skipped = constant and node.child_by_field_name(constant)
-    called = node.parent and node.type == "argument_list" and node.parent.child_by_field_name("function")
-    if called and _PARALLEL.fullmatch(called.text or b"") and len(node.named_children) > 3:
-        skipped = node.named_children[2]
+    skipped = skipped or _grain_of(node)
     for child in node.children:
         if child != skipped:
             yield from _changes(child, types, inside=inside)
@@ -267,6 +305,8 @@ def _changes_of_call(
     bounded = _BOUND.match(function)
     if bounded and len(values) == (3 if bounded[1] == b"clamp" else 2):
         yield from (("bound", node, value.text or b"") for value in values[: 1 if bounded[1] == b"clamp" else 2])
+        return
+    if _SYMMETRIC.fullmatch(function) and len(values) == 2:
         return
     # The arguments of a macro may be anything.
     for one, other in pairwise(values if re.search(rb"[a-z]", function) else ()):

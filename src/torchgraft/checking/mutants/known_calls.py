@@ -90,14 +90,14 @@ def by_candidates(call: KnownCall) -> dict[_Candidate, list[Tensor]]:
     with cudnn_switches(benchmark=True), measured_choice.measuring(True):
         try:
             measured_choice.forget_choices()
-            call.operator(*call.arguments)
+            call.operator.call(*call.arguments)
             candidates = [
                 replace(each, kernel=name) for each in measured_choice.choices() for name in each.microseconds
             ]
             for each in candidates:
                 measured_choice.forget_choices()
                 measured_choice.adopt([each])
-                results = call.operator(*call.arguments)
+                results = call.operator.call(*call.arguments)
                 found[each.operator, each.problem, each.kernel] = tree_leaves(results)
         finally:
             measured_choice.forget_choices()

@@ -114,9 +114,10 @@ def _check_many(case: Case, large: Large) -> None:
         raise NotApplicable(f"it needs {needed / 2**30:.0f} GiB of free memory, and {free / 2**30:.0f}")
     case.progress(f"sample {large.sample.name!r}")
     # On the device: values from the host would take longer than the kernel by far.
-    arguments = large.sample.make(device, dtype, case.seed, on_device=True)
+    made = large.sample.make(device, dtype, case.seed, on_device=True)
+    arguments = case.declaration.with_defaults(made)
     prepare(large, arguments)
-    expect_parts_close(case.operator, case.samples, large, arguments, case.operator(*arguments))
+    expect_parts_close(case.operator, case.samples, large, arguments, case.operator.call(*arguments))
 
 
 PROPERTY = Property(check, of_samples=False)
