@@ -415,7 +415,7 @@ class TestFigures:
         against = summary.against["pytorch"]
         assert against.ratio == pytest.approx(2.0 ** (1 / 3))
         assert (against.won, against.even, against.lost, against.refused) == (1, 1, 1, 1)
-        assert str(against) == "1 faster, 1 slower, 1 within noise, 1 refused"
+        assert str(against) == "1 faster, 1 slower, 1 within noise, 1 refused and not counted"
         assert summary.share == pytest.approx(0.5)
         assert [row.sample for row in rows if row.loses_to] == ["c"]
 

@@ -198,7 +198,7 @@ class TestWhatIsSaid:
         [line] = report["left_out"]
         assert (line["operators"], line["sources"]) == (["mul_constant", "shift"], [])
         assert "not checked: the CUDA kernels of mul_constant, shift: PyTorch finds no GPU here" in shown
-        assert "`graft check OPERATOR --device cuda --emulate`" in shown
+        assert "`graft check mul_constant shift --device cuda --emulate`" in shown
 
     def test_kernels_that_no_property_called_have_a_line(self, tmp_path):
         report, _ = report_of(tmp_path, "mul_constant", "--property", "pickle", "--workers", "0")

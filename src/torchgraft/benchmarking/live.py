@@ -224,7 +224,8 @@ def print_report(console: Console, report: BenchReport) -> None:
     for name, against in mean.against.items():
         console.print(_verdict(name, against))
     if not math.isnan(mean.share):
-        console.print(f"{summary.format_share(mean.share)} of the floor, geometric mean of {_rows(mean.count)}")
+        measured = sum(not math.isnan(row.share) for row in report.rows)
+        console.print(f"{summary.format_share(mean.share)} of the floor, geometric mean of {_rows(measured)}")
     refused = sum(bool(row.problem) for row in report.rows)
     if refused:
         console.print(Text(f"{_rows(refused)} refused", "bold red"))

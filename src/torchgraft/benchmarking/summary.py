@@ -25,7 +25,7 @@ class Against:
         won: rows that are faster, beyond noise.
         lost: rows that are slower, beyond noise.
         even: rows that are neither.
-        refused: rows without a ratio.
+        refused: rows without a ratio; they are not in the mean.
     """
 
     ratio: float
@@ -35,7 +35,7 @@ class Against:
     refused: int
 
     def __str__(self) -> str:
-        parts = [(self.won, "faster"), (self.lost, "slower"), (self.even, "within noise"), (self.refused, "refused")]
+        parts = [(self.won, "faster"), (self.lost, "slower"), (self.even, "within noise"), (self.refused, "refused and not counted")]
         return ", ".join(f"{count} {what}" for count, what in parts if count)
 
 

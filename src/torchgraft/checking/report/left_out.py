@@ -148,7 +148,7 @@ def _advise(sources: Sequence[str], *, emulates: bool, compiles: bool) -> str:
 def _together(group: Sequence[_Found]) -> LeftOut:
     first = group[0]
     alike = {each.sources for each in group}
-    target = shlex.quote(target_of(first.operator)) if len(group) == 1 else "OPERATOR"
+    targets = " ".join(dict.fromkeys(shlex.quote(target_of(each.operator)) for each in group))
     return LeftOut(
         tuple(each.operator.short_name for each in group),
         first.device,
@@ -156,5 +156,5 @@ def _together(group: Sequence[_Found]) -> LeftOut:
         first.sources if len(alike) == 1 else (),
         first.state,
         first.reason,
-        first.advice.format(target),
+        first.advice.format(targets),
     )
