@@ -35,7 +35,12 @@ class Against:
     refused: int
 
     def __str__(self) -> str:
-        parts = [(self.won, "faster"), (self.lost, "slower"), (self.even, "within noise"), (self.refused, "refused and not counted")]
+        parts = [
+            (self.won, "faster"),
+            (self.lost, "slower"),
+            (self.even, "within noise"),
+            (self.refused, "refused and not counted"),
+        ]
         return ", ".join(f"{count} {what}" for count, what in parts if count)
 
 
