@@ -242,6 +242,12 @@ _adding_noise.plant(
         input + torch.rand(input.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     ),
 )
+_adding_noise.plant(
+    "adds_noise_to_zero_for_nan",
+    "takes NaN for zero where it adds random numbers",
+    "non_finite",
+    lambda input, seed: torch.empty_like(input).copy_(_noisy(torch.where(input.isnan(), 0, input), seed + 1)),
+)
 
 
 # Complex numbers: a rotation.
