@@ -361,6 +361,44 @@ scaled_channels = _right(
     kernels={"cpu": (torch.float64, torch.float32)},
 )
 
+# Random numbers of a kernel's own
+
+
+def _dropped(input, seed, p):
+    uniform = torch.rand(input.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.where(uniform >= p, input / (1 - p), 0)
+
+
+# An element that is NaN may be dropped by one of the two alone.
+drop = _right(
+    "drop(Tensor input, SymInt seed, float p) -> Tensor",
+    lambda input, seed, p: _dropped(input, seed ^ 0x5DEECE66D, p),
+    "smoke value non_finite",
+    _sampled((Drawn((40,)), 2**63 - 1, 0.1), *[(Drawn((40,)), seed, seed / 60) for seed in range(1, 31)]),
+    reference=_dropped,
+    output=lambda input, seed, p: torch.empty_like(input),
+    random=("seed",),
+)
+
+# A definition that PyTorch neither batches nor computes on meta
+
+
+def _counted(input):
+    values = input.double().flatten()
+    places = (values[values.abs() < 1] * 2 + 2).long()
+    return torch.zeros(4, dtype=torch.int64, device=input.device).index_add(0, places, torch.ones_like(places))
+
+
+counted = _right(
+    "counted(Tensor input) -> Tensor",
+    _counted,
+    "smoke value bad_input vmap",
+    _sampled(*_of((), (50,), (3, 5))),
+    reference=_counted,
+    output=lambda input: torch.empty(4, dtype=torch.int64, device=input.device),
+    not_differentiable=("input",),
+)
+
 RIGHT = [each for each in vars().copy().values() if isinstance(each, Right)]
 
 

@@ -219,7 +219,14 @@ def _make_transformed_call(names: Names, autograd: Autograd) -> _Call:
     def call(arguments: Sequence[Any]) -> Any:
         if not has_gradient:
             note(declaration, arguments, "it has no gradient formula, and torch.func needs one")
-            return with_own_memory(reference(arguments), arguments)
+            try:
+                return with_own_memory(reference(arguments), arguments)
+            except RuntimeError as error:
+                # PyTorch batches no operation whose sizes depend on values, and no `item`: the rule of the public name
+                # computes each call of a batch alone. One of random numbers needs a seed for each, and stays refused.
+                if declaration.random or not str(error).startswith("vmap:"):
+                    raise
+            return visible(call_public(*arguments))
         if forward_mode_active():
             note(declaration, arguments, "kernels do not carry forward-mode tangents")
             return with_own_memory(reference(arguments), arguments)
