@@ -104,6 +104,7 @@ def test_borders_of_sequences_rise_in_samples_that_say_where_better_ones_come_fr
     assert "Drawn((n,), dtype=torch.int64, high=2)" in written
     assert "# offsets: rises, from any number to any other. " in written
     assert "`packed_samples` and `draw_packed`" in written
+    assert "# index: drawn from 0 to 1 until you say below which size each must stay" in written
     expect_formatted(folder)
     assert holds(folder, "value").results
 
@@ -156,6 +157,28 @@ def test_the_benchmark_of_shapes_is_as_large_as_four_mi_elements_at_most(shapes,
     exec((package / "samples.py").read_text(), values)
     (benchmark,) = values["samples"]["new_sized"].benchmarks
     assert 2**20 <= max(each.elements for each in benchmark.sample.tensors) <= 2**22
+
+
+@pytest.mark.parametrize("shapes", ["..., ... ->", "n, n ->", "n n, n ->", None])
+def test_samples_are_what_their_names_say(shapes, tmp_path):
+    schema = "(Tensor(a!) x, Tensor y) -> ()"
+    _, package = make("new_named", tmp_path, schema=schema, shapes=shapes)
+    values = {}
+    exec((package / "samples.py").read_text(), values)
+    table = {each.name.partition(",")[0]: each for each in values["samples"]["new_named"].table}
+    assert len(table) == {"n, n ->": 7, "n n, n ->": 6}.get(shapes, 10)
+    for name, size in {"seven": 7, "eight": 8, "nine": 9, "one more than a block of threads": 257}.items():
+        sample = table.get(name) or table[f"{name} elements"]
+        assert [each.shape[-1] for each in sample.tensors] == [size, size]
+    assert 32768 < max(each.tensors[0].elements for each in table.values()) < 100_000
+
+
+def test_what_a_package_says_of_itself_stays_true_once_it_is_written(tmp_path):
+    """The README becomes the description of a wheel."""
+    folder, _ = make("new_described", tmp_path, schema="(Tensor input) -> Tensor")
+    for page in ("README.md", "AGENTS.md"):
+        assert "opies" not in (folder / page).read_text()
+    assert "[README.md](README.md) | what the operator computes" in (folder / "AGENTS.md").read_text()
 
 
 @pytest.mark.parametrize("backward", [False, True], ids=["", "backward"])
@@ -382,7 +405,9 @@ OF_ONE = ["new_x", "--schema", "(Tensor input) -> Tensor", "--shapes"]
             "shapes must give one shape for its tensor argument, '->' and one shape for its result",
         ),
         ([*OF_ONE, "... d -> ... 2*d"], "cannot make the result, ... 2\\*d, as no\\s+tensor argument has its shape"),
-        ([*OF_ONE, "d -> _"], "shapes must give every size of each result, without _"),
+        ([*OF_ONE, "d -> _"], "without _, got 'd -> _'.*leave\\s+--shapes\\s+out, and\\s+then write output="),
+        ([*OF_ONE, "d -> k"], "nothing\\s+gives \\['k'\\], got 'd -> k'. .*write output= in\\s+operator.py"),
+        ([*OF_ONE, "d+1 -> d"], "must be like .*, got\\s+'d\\+1'. .*Write _ for a size of an argument"),
         ([*OF_ONE, "4 -> 4"], "shapes must have at least one size with a name"),
         ([*OF_ONE, "class -> class"], "a size cannot be named class: rename it in --shapes"),
     ],
@@ -392,7 +417,7 @@ def test_what_cannot_be_made_is_refused_in_one_line(arguments, said, tmp_path, m
     (tmp_path / "taken").mkdir()
     result = invoke(tmp_path, monkeypatch, *arguments)
     assert result.exit_code == 2
-    assert re.search(said, result.output), result.output
+    assert re.search(said, result.output, re.DOTALL), result.output
     assert not isinstance(result.exception, ValueError)
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 

@@ -448,7 +448,12 @@ _GRADIENT_TAKES = (("needs_grad", "bool"), ("output_grads", "Tensor"), ("saved",
 # Above the function that makes the arguments.
 _OF_BORDERS = """\
 # {named}: {rises}, from any number to any other. For borders from 0 to a length, with empty sequences and padding, make
-# the samples by `packed_samples` and `draw_packed` of torchgraft.sampling.
+# the samples by `packed_samples` and `draw_packed` of torchgraft.sampling, with `packed.cu_seqlens(torch.int64)`: its
+# offsets are int32 otherwise, which the declaration and the kernel do not take.
+"""
+_OF_INDICES = """\
+# {named}: drawn from 0 to 1 until you say below which size each must stay, as in `high=max(groups, 1)`. Where that size
+# may be 0, draw no index.
 """
 
 
@@ -457,6 +462,8 @@ def _samples(found: Sequence[Stub]) -> str:
     taken = ["shape: tuple[int, ...]"] if words is None else sizes.parameters(words)
     functions: list[str] = []
     entries = []
+    rising = stubs.rising_of(found[0])
+    indices = [each for each in found[0].integers if each not in rising]
 
     def add_function(name: str, values: Sequence[str]) -> None:
         made = stubs.joined("return (", values, ",)" if len(values) == 1 else ")", 4)
@@ -464,10 +471,12 @@ def _samples(found: Sequence[Stub]) -> str:
 
     for stub in found:
         add_function(stub.name, stubs.sample_values(stub))
-        if (rising := stubs.rising_of(stub)) and stub is found[0]:
+        if rising and stub is found[0]:
             named = " and ".join(rising)
             rises = "rises" if len(rising) == 1 else "rise"
             functions[-1] = _OF_BORDERS.format(named=named, rises=rises) + functions[-1]
+        if indices and stub is found[0]:
+            functions[-1] = _OF_INDICES.format(named=" and ".join(indices)) + functions[-1]
         more = []
         if any(argument.optional or argument.optional_elements for argument in stub.arguments):
             without = stubs.sample_values(stub, without_optional=True)
@@ -487,6 +496,7 @@ def _samples(found: Sequence[Stub]) -> str:
         "samples": "".join(entries) + "}",
     }
     if words is None:
+        values["rows"] = "".join(f'    "{name}": {shape},\n' for name, shape in sizes.ANY_SHAPES)
         return _filled("samples.py", values)
     (name, measured), drawn = sizes.benchmark(words), sizes.drawn(words)
     values |= {

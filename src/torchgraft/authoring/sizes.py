@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from torchgraft.declaration.schema import Schema
-from torchgraft.declaration.shapes import Shapes
+from torchgraft.declaration.shapes import Shapes, UnknownSizeError
 
 _REST = "..."
 _NAME = re.compile(r"[A-Za-z]\w*")
@@ -26,6 +26,35 @@ _ROWS = (
     ("nine", (2, 3), 1, 9),
     ("one more than a block of threads", (3,), 2, 257),
     ("more than one thread's share", (3,), 3, 11003),
+)
+# The same where a single size has a name.
+_SIZES_OF_ONE_NAME = (
+    ("one element", 1),
+    ("no elements", 0),
+    ("seven, less than a vector of half types", 7),
+    ("eight", 8),
+    ("nine", 9),
+    ("one more than a block of threads", 257),
+    ("more than one thread's share", 33009),
+)
+# The same for tensors of any shape.
+ANY_SHAPES: tuple[tuple[str, tuple[int, ...]], ...] = (
+    ("a number", ()),
+    ("one element", (1,)),
+    ("no elements", (0,)),
+    ("no elements in the middle", (3, 0, 2)),
+    ("seven elements, less than a vector of half types", (7,)),
+    ("eight elements", (8,)),
+    ("nine elements", (9,)),
+    ("three dimensions", (2, 3, 5)),
+    ("one more than a block of threads", (257,)),
+    ("more than one thread's share", (3, 11003)),
+)
+# What to do where words cannot say a size.
+_WITHOUT_WORDS = (
+    "`graft new` must know each size of a result. Write _ for a size of an argument that words cannot say, such as the "
+    "length of cu_seqlens. For one of a result leave --shapes out, and then write output= in operator.py, and shapes= "
+    'with _ for that size, as in "n d, _ -> _ d"'
 )
 # The length of a row of the benchmark, and how many elements a tensor of it has at most.
 _BENCHMARK_ROW, _BENCHMARK_ELEMENTS = 1024, 1 << 22
@@ -80,8 +109,13 @@ def read_words(operator: str, text: str, read: Schema) -> Words:
     Raises:
         ValueError: they do not fit the schema, do not tell the shapes of all results, or have a name that Python has.
     """
-    if not Shapes(operator, text, read.arguments, read.results).tells_results:
-        raise ValueError(f"{operator}: shapes must give every size of each result, without _, got {text!r}")
+    try:
+        shapes = Shapes(operator, text, read.arguments, read.results)
+    except UnknownSizeError as error:
+        raise ValueError(f"{str(error).partition('; write _')[0]}. {_WITHOUT_WORDS}") from None
+    if not shapes.tells_results:
+        said = f"{operator}: shapes must give every size of each result, without _, got {text!r}"
+        raise ValueError(f"{said}. {_WITHOUT_WORDS}")
     before, after = ([tuple(words.replace("()", "").split()) for words in part.split(",")] for part in text.split("->"))
     tensors = [argument.name for argument in read.arguments if argument.holds_tensors]
     words = Words(dict(zip(tensors, before, strict=True)), tuple(after) if read.results else ())
@@ -118,11 +152,14 @@ def rows(words: Words) -> list[tuple[str, str]]:
     Args:
         words: the shapes.
     """
-    found: dict[str, str] = {}
-    for row in _ROWS:
-        # Where there are few names, rows may be the same.
-        found.setdefault(bracketed(_values(words, *row)), row[0])
-    return [(name, text) for text, name in found.items()]
+    if words.names == [_REST_NAME]:
+        return [(name, f"({shape},)") for name, shape in ANY_SHAPES]
+    if len(words.names) == 1:
+        # A matrix of as many rows as columns would fill the memory.
+        shapes = (*words.arguments.values(), *words.results)
+        most = _SIZES_OF_ONE_NAME[-2 if max(map(len, shapes)) > 1 else -1][1]
+        return [(name, f"({size},)") for name, size in _SIZES_OF_ONE_NAME if size <= most]
+    return [(row[0], bracketed(_values(words, *row))) for row in _ROWS]
 
 
 def benchmark(words: Words) -> tuple[str, str]:

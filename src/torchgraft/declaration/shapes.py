@@ -15,6 +15,10 @@ _REST, _ANY = "...", "_"
 _SIZE = re.compile(r"(?:(\d+)\*)?([A-Za-z]\w*)|(\d+)")
 
 
+class UnknownSizeError(ValueError):
+    """A size that words cannot say, or that no argument gives."""
+
+
 def _counted(number: int, what: str) -> str:
     return f"one shape for its {what}" if number == 1 else f"{number} shapes for its {what}s"
 
@@ -91,9 +95,9 @@ class Shapes:
         telling = [shape for (_, argument), shape in pairs if argument.is_tensor and not argument.optional]
         known = {name for _, name in self._numbers}.union(*(shape.names for shape in telling))
         if strangers := sorted(set[str]().union(*(shape.names for shape in self._results)) - known):
-            raise ValueError(
+            raise UnknownSizeError(
                 f"{operator}: shapes must take the sizes of results from required tensors or ints, and nothing gives"
-                f" {strangers}, got {text!r}"
+                f" {strangers}, got {text!r}; write _ for such a size, and say output="
             )
         tells_rest = any(shape.has_rest for shape in telling)
         self.tells_results = not any(result.is_list for result in results) and all(
@@ -129,7 +133,7 @@ class Shapes:
             return _Size(1, _ANY)
         size = _SIZE.fullmatch(word)
         if size is None:
-            raise ValueError(f"{self._operator}: a size in shapes must be like n, 4, 2*n, _ or ..., got {word!r}")
+            raise UnknownSizeError(f"{self._operator}: a size in shapes must be like n, 4, 2*n, _ or ..., got {word!r}")
         times, name, number = size.groups()
         return _Size(int(number or times or 1), name or "")
 
