@@ -6,14 +6,18 @@ from random import Random
 import pytest
 import torch
 
+from torchgraft import Operator
 from torchgraft.checking import find_devices
+from torchgraft.checking.call import Call
 from torchgraft.checking.jobs import make_jobs, make_stress_jobs
+from torchgraft.checking.properties import stress
 from torchgraft.checking.report.check_report import describe
 from torchgraft.checking.run import run_job
 from torchgraft.checking.subject import find_subjects, subject_of
+from torchgraft.checking.tensors.compare import Mismatch
 from torchgraft.checking.tensors.strides import in_any_strides
 from torchgraft.operators.depthwise_conv2d.drawing import draw_any
-from torchgraft.sampling import Budget, Drawn, Sample, SizedRandom, any_size, draw_at_border
+from torchgraft.sampling import Budget, Drawn, Sample, Samples, SizedRandom, any_size, draw_at_border
 
 SUBJECTS = {subject.name: subject for subject in find_subjects([])}
 
@@ -145,3 +149,50 @@ def test_random_calls_of_any_size_hold(name):
     asked = make_jobs([SUBJECTS[name]], devices=find_devices("all"), properties=["stress"])
     failed = [result for result in map(run_job, make_stress_jobs(asked, 500)) if result.status == "fail"]
     assert not failed, describe(failed[0])
+
+
+def _prepared(kernel):
+    """A call of relu(a * b + c), of which some elements are nearer to 0 than a product in float32 is off."""
+    operator = Operator(
+        f"testsstress::{kernel.__name__}(Tensor a, Tensor b, Tensor c) -> Tensor",
+        reference=lambda a, b, c: torch.relu(a * b + c),
+        shapes="n, n, n -> n",
+        gradient=lambda needs_grad, output_grads, saved, a, b, c: kernel(output_grads[0], a, b, c),
+        dtypes=(torch.float32,),
+        kernels={"cpu": (torch.float32,)},
+    )
+    operator.kernel("cpu")(lambda a, b, c: torch.relu(a * b + c))
+    sample = Sample("products", (Drawn((200,)),) * 3)
+    call = Call(operator, Samples([sample]), sample, torch.device("cpu"), torch.float32, 0)
+    generator = torch.Generator().manual_seed(0)
+    a, b, ordinary, grad = torch.randn(4, 200, generator=generator)
+    c = torch.where(torch.arange(200) % 2 == 0, ordinary, -(a * b))
+    arguments = tuple(each.requires_grad_() for each in (a, b, c))
+    exact = [each.detach().double().requires_grad_() for each in arguments]
+    result = operator.reference(*exact)
+    gradients = torch.autograd.grad(result, exact, grad.double())
+    # Else this test would ask nothing.
+    with torch.no_grad():
+        assert ((result > 0) != (operator.reference(a, b, c) > 0)).sum() > 10
+    return stress._Prepared(call, arguments, (grad,), (result.detach(), *gradients), (None,) * 4, (2,) * 4, False)
+
+
+def of_relu(grad, a, b, c):
+    passed = torch.where(a * b + c > 0, grad, 0)
+    return passed * b, passed * a, passed
+
+
+def of_relu_but_one(grad, a, b, c):
+    passed = torch.where((a * b + c > 0) & (torch.arange(200) != 42), grad, 0)
+    return passed * b, passed * a, passed
+
+
+def test_a_rounding_may_decide_on_which_side_of_a_kink_an_element_lies():
+    prepared = _prepared(of_relu)
+    prepared.expect(prepared.run(), "")
+
+
+def test_a_wrong_gradient_beside_kinks_is_found():
+    prepared = _prepared(of_relu_but_one)
+    with pytest.raises(Mismatch, match=r"gradient 1 is wrong: 1 of 200 elements, the first at \[42\]"):
+        prepared.expect(prepared.run(), "")

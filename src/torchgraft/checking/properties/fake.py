@@ -37,6 +37,7 @@ from torchgraft.checking.tensors.strides import in_awkward_strides, significant_
 # How many samples are asked in other sizes and with other numbers, and the seconds of this thread for all of them.
 _QUICK_CHANGED, _CHANGED = 4, 12
 _QUICK_SECONDS, _SECONDS = 0.2, 2.0
+_ASPECTS = frozenset({"sizes", "dtype", "device", "strides"})
 
 
 def check(case: Case) -> None:
@@ -57,8 +58,8 @@ def check(case: Case) -> None:
 def _check_layout(call: Call) -> None:
     arguments = call.arguments
     real = call.operator.raw(*arguments)
-    _expect_same_layout(arguments, real, seen=call.operator.raw)
-    _expect_same_layout(arguments, call.declaration.visible(real), seen=call.operator.call)
+    _expect_same_layout(call, arguments, real, seen=call.operator.raw)
+    _expect_same_layout(call, arguments, call.declaration.visible(real), seen=call.operator.call)
 
 
 def _check_unknown(call: Call) -> None:
@@ -83,7 +84,7 @@ def _check_awkward_layouts(call: Call) -> None:
     for name, tensor, with_other in call.tensors_in_turn():
         for kind, strided in in_awkward_strides(tensor).items():
             changed = with_other(strided)
-            _expect_same_layout(changed, raw(*changed), seen=raw, how=f" ({name}: {kind})")
+            _expect_same_layout(call, changed, raw(*changed), seen=raw, how=f" ({name}: {kind})")
 
 
 def _check_changed(case: Case) -> None:
@@ -158,7 +159,9 @@ def _check_one_change(call: Call, words: str) -> None:
     _expect_as_real(meta, real, f"of meta tensors ({words})", device=torch.device("meta"))
 
 
-def _expect_same_layout(arguments: Sequence[Any], real: Any, *, seen: Callable[..., Any], how: str = "") -> None:
+def _expect_same_layout(
+    call: Call, arguments: Sequence[Any], real: Any, *, seen: Callable[..., Any], how: str = ""
+) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode() as mode:
@@ -169,10 +172,19 @@ def _expect_same_layout(arguments: Sequence[Any], real: Any, *, seen: Callable[.
     # A copy to another device keeps strides where they are dense, so of others there is nothing to say.
     copied, given = ([significant_strides(tensor) for tensor in tensors_of(each)] for each in (on_meta, arguments))
     if copied == given:
-        _expect_as_real(meta, real, f"of meta tensors{how}", device=torch.device("meta"))
+        # Which layout PyTorch's own operator gives may depend on the device, which meta tensors do not name.
+        knows_strides = call.declaration.strides != "reference" or call.device.type == "cpu"
+        aspects = _ASPECTS if knows_strides else _ASPECTS - {"strides"}
+        _expect_as_real(meta, real, f"of meta tensors{how}", torch.device("meta"), aspects)
 
 
-def _expect_as_real(found: Any, real: Any, of_what: str, device: torch.device | None = None) -> None:
+def _expect_as_real(
+    found: Any,
+    real: Any,
+    of_what: str,
+    device: torch.device | None = None,
+    aspects: frozenset[str] = _ASPECTS,
+) -> None:
     ones, others = ([each for each in tree_leaves(values) if each is not None] for values in (found, real))
     expect_same(len(ones), len(others), f"the number of results {of_what} is wrong")
     for number, (one, other) in enumerate(zip(ones, others, strict=True), 1):
@@ -183,7 +195,8 @@ def _expect_as_real(found: Any, real: Any, of_what: str, device: torch.device | 
             ("device", one.device, device or other.device),
             ("strides", significant_strides(one), significant_strides(other)),
         ):
-            expect_same(said, is_so, f"{name} has other {aspect} than the real one")
+            if aspect in aspects:
+                expect_same(said, is_so, f"{name} has other {aspect} than the real one")
 
 
 def _check_symbolic(call: Call) -> None:
