@@ -19,9 +19,8 @@ def depthwise_conv3d(input: Tensor, weight: Tensor, bias: Tensor | None, *window
     """The convolution of each channel with its own kernels, over an input padded with zeros."""
     view = VolumeWindow(*window)
     weight, bias = rounded(weight, input), None if bias is None else rounded(bias, input)
-    return F.conv3d(
-        _unevenly_padded(input, view), weight, bias, view.stride, _even(view), view.dilation, input.shape[1]
-    )
+    padded = _unevenly_padded(_dense(input), view)
+    return F.conv3d(padded, _dense(weight), bias, view.stride, _even(view), view.dilation, input.shape[1])
 
 
 def depthwise_conv3d_input_grad(
@@ -35,7 +34,7 @@ def depthwise_conv3d_input_grad(
     *window: int,
 ) -> Tensor:
     """The transpose of depthwise_conv3d as a map of its input."""
-    view, weight = VolumeWindow(*window), rounded(weight, output_grad)
+    view, weight, output_grad = VolumeWindow(*window), _dense(rounded(weight, output_grad)), _dense(output_grad)
     sides = zip((depth, height, width), view.before, view.behind, strict=True)
     size = output_grad.shape[0], channels, *(length + abs(behind - before) for length, before, behind in sides)
     is_last = is_channels_last(output_grad) if channels_last is None else channels_last
@@ -71,7 +70,7 @@ def depthwise_conv3d_weight_grad(
     *window, dtype, _ = window_and_result
     if output_grad.shape[0] != input.shape[0]:
         raise ValueError(f"output_grad has {output_grad.shape[0]} volumes, but input has {input.shape[0]}")
-    view = VolumeWindow(*window)
+    view, output_grad, input = VolumeWindow(*window), _dense(output_grad), _dense(input)
     _, sums, _ = torch.ops.aten.convolution_backward(
         output_grad,
         _unevenly_padded(input, view),
@@ -86,6 +85,16 @@ def depthwise_conv3d_weight_grad(
         (False, True, False),
     )
     return sums if dtype is None else sums.to(dtype)
+
+
+def _dense(volumes: Tensor) -> Tensor:
+    """The same volumes, with the strides of dense memory along all sizes, of one too.
+
+    In float64 on CUDA, PyTorch 2.11's kernels of volumes give wrong values otherwise.
+    """
+    if volumes.is_cuda and volumes.dtype == torch.float64 and volumes.is_contiguous():
+        return volumes.flatten().unflatten(0, volumes.shape)
+    return volumes
 
 
 def _even(view: VolumeWindow) -> tuple[int, ...]:
