@@ -201,7 +201,9 @@ __device__ inline int64_t end_of(const Sizes& sizes, const Packing& packing, int
                                  int64_t reach) {
   const int64_t most = time + 1 + reach < sizes.length ? time + 1 + reach : sizes.length;
   if (packing.offsets != nullptr) {
-    const int64_t end = offset_within(packing, sequence_of(sizes, packing, time) + 1, sizes.length);
+    const int64_t behind = sequence_of(sizes, packing, time) + 1;
+    // Behind the last offset the last sequence goes on, as it does forward.
+    const int64_t end = behind < sizes.states ? offset_within(packing, behind, sizes.length) : sizes.length;
     return end < most ? end : most;
   }
   if (packing.ids == nullptr) return most;
@@ -254,7 +256,8 @@ __global__ void __launch_bounds__(kThreads)
   int64_t begin = 0, end = sizes.length < past ? sizes.length : past;
   if (packing.offsets != nullptr) {
     begin = last.home.begin;
-    end = begin + past < last.end ? begin + past : last.end;
+    const int64_t last_end = row + 1 < sizes.states ? last.end : sizes.length;
+    end = begin + past < last_end ? begin + past : last_end;
   } else if (packing.ids != nullptr && sizes.length > 0) {
     end = packing.ids[item * sizes.length] < 0 ? 0 : end_of(sizes, packing, item, 0, past - 1);
   }
