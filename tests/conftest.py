@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import zlib
 from dataclasses import replace
 
 # Threads without work sleep, here and in every process that a test starts: spinning, those of two tests at a time
@@ -47,6 +48,8 @@ _OF_CALLERS = {
 # What takes the most of these, and depends on the schema: of two operators, with one result and with several.
 _OF_SCHEMAS = {"aot_inductor", "memory"}
 _TWO_SCHEMAS = {"depthwise_conv2d", "lltm"}
+# What each dtype is asked, of which the dtypes of an operator mostly say the same: `value` and `gradient` ask all.
+_OF_DTYPES = {"accuracy", "fallbacks", "memory_bounds", "sizes", "stress"}
 
 
 @pytest.hookimpl(wrapper=True)
@@ -60,6 +63,8 @@ def pytest_collection_modifyitems(config, items):
         if (job := _job_of(item)) and _is_gradient(job) and job.property_name in _OF_CALLERS:
             item.callspec.params["job"] = replace(job, quick=True)
     items[:] = [item for item in items if item.get_closest_marker("slow") or not _repeats(_job_of(item))]
+    others = _in_other_dtypes(item for item in items if not item.get_closest_marker("slow"))
+    items[:] = [item for item in items if item not in others]
     yield
     number, shares = map(int, config.getoption("share").split("/"))
     items[:] = items[number - 1 :: shares]
@@ -87,6 +92,20 @@ def _repeats(job):
     if _is_gradient(job) and (job.property_name in _OF_CALLERS or job.dtype == torch.float16):
         return True
     return job.property_name in _OF_SCHEMAS and job.name not in _TWO_SCHEMAS
+
+
+def _in_other_dtypes(items):
+    """Tests of a property in all dtypes of an operator but one, which its name decides; a GPU is asked all."""
+    alike = {}
+    for item in items:
+        if (job := _job_of(item)) and job.property_name in _OF_DTYPES and job.device == "cpu":
+            alike.setdefault(f"{job.name} {job.property_name}", []).append(item)
+    return {
+        item
+        for what, group in alike.items()
+        for number, item in enumerate(group)
+        if number != zlib.crc32(what.encode()) % len(group)
+    }
 
 
 @pytest.fixture(autouse=True)
