@@ -129,8 +129,9 @@ def _print_installation(console: Console, made: Wheel, requirements: Path | None
     else:
         console.print(
             "it requires torchgraft, which is on no package index, so pip alone cannot install it. Run "
-            f"`pip wheel --no-deps --wheel-dir {folder} CLONE`, where CLONE is the folder of torchgraft's sources, and "
-            "then run this command again; or name a wheel or a URL of torchgraft: `graft wheel --torchgraft WHEEL|URL`",
+            f"`pip wheel --no-deps --wheel-dir {folder} ./torchgraft`, with the folder of torchgraft's sources in the "
+            "last place (pip takes a bare name for a package of its index), and then run this command again; "
+            "or name a wheel or a URL of torchgraft: `graft wheel --torchgraft WHEEL|URL`",
             soft_wrap=True,
             markup=False,
         )
