@@ -12,6 +12,7 @@ import typer.main
 
 from torchgraft.authoring.new import make_package
 from torchgraft.checking.explaining import explanations
+from torchgraft.checking.properties import PROPERTIES
 from torchgraft.cli import app
 
 ROOT = Path(__file__).parents[1]
@@ -97,6 +98,18 @@ def test_each_target_of_make_and_each_script_is_there(page):
 def test_a_package_with_kernels_in_cuda_names_the_emulator_that_runs_them(page):
     if page.parent != ROOT:
         assert ("--emulate" in page.read_text()) == any(page.parent.glob("src/*/cuda.cu"))
+
+
+def test_the_properties_that_the_emulator_runs_are_named():
+    text = (ROOT / "docs/check/reference.md").read_text()
+    said = re.search(
+        r"an emulator\]\([^)]*\)\. It checks (.*?), or\s+those of `--property`: (.*?) and others", text, re.DOTALL
+    )
+    run, left = (re.findall(r"`(\w+)`", part) for part in said.groups())
+    assert run == [name for name, each in PROPERTIES.items() if each.sanitized]
+    assert len(run) == 10
+    assert left
+    assert not [each for each in left if PROPERTIES[each].sanitized]
 
 
 def test_each_file_is_there(page):

@@ -124,7 +124,7 @@ EmulateOption = Annotated[
     typer.Option(
         "--emulate",
         help="Also run the CUDA kernels on the CPU, in an emulator of CUDA, which needs a C++ compiler and no CUDA "
-        "toolkit: the properties that call kernels, or those given by --property. Without --quick also finds data "
+        "toolkit: `value`, `gradient` and eight others, or those given by --property. Without --quick also finds data "
         "races. With --device cuda, nothing else is checked. `python -m torchgraft.emulation --help` lists more "
         "options.",
     ),
