@@ -16,7 +16,7 @@ from torchgraft.recurrence.kernels import Kernels
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
-_EMULATED = "graft check src/{name} --device cuda --emulate --quick   # kernels in CUDA C++, without a GPU: a minute\n"
+_EMULATED = "graft check src/{name} --device cuda --emulate --quick   # ten properties of CUDA C++, without a GPU\n"
 
 
 def files(name: str, found: Sequence[Stub], *, is_complete: bool, cuda: bool, triton: bool) -> dict[str, str]:

@@ -14,8 +14,8 @@
 namespace torchgraft {
 
 // Throws if a tensor is expanded, so that several elements share an address: a number that is written to one
-// of them would be found in the others. It looks for strides of 0 alone. Call it for each argument that a kernel writes to by
-// its strides.
+// of them would be found in the others. It looks for strides of 0 alone. Call it for each argument that a
+// kernel writes to by its strides.
 inline void check_separate(const Tensor& tensor, const char* name) {
   if (tensor.numel() == 0) return;
   for (int64_t d = 0; d < tensor.dim(); ++d) {
