@@ -82,12 +82,15 @@ void reshape_and_cache_cpu(Tensor key, Tensor value, Tensor key_cache, Tensor va
   }
   if (sizes.head_size == 0) return;
 
+  // Those that lie in a cache, as what another slot holds, are copied before it is written to.
+  const Tensor keys = apart_from(value_cache, apart_from(key_cache, key, "key"), "key");
+  const Tensor values = apart_from(value_cache, apart_from(key_cache, value, "value"), "value");
   dispatch_floating(key.scalar_type(), "reshape_and_cache", [&](auto tag) {
     using T = typename decltype(tag)::type;
     const int64_t elements = std::max<int64_t>(sizes.tokens * sizes.head_size, 1);
     parallel_for(0, sizes.heads, std::max<int64_t>(kGrain / elements, 1), [&](int64_t begin, int64_t end) {
       for (int64_t head = begin; head < end; ++head) {
-        copy_head<T>(key, value, key_cache, value_cache, slots, sizes, head);
+        copy_head<T>(keys, values, key_cache, value_cache, slots, sizes, head);
       }
     });
   });

@@ -196,6 +196,47 @@ for _name in (_uncounted.public, _uncounted.raw):
     pytorch.override(_past_the_counter, _name, torch.library.fallthrough_kernel, "ADInplaceOrView")
 
 
+# What is written to, and is larger than what is read: a row is added to each of several.
+
+
+def _expect_row(total: Tensor, row: Tensor) -> None:
+    if total.dim() != 2 or total.shape[1:] != row.shape:
+        raise ValueError(f"a row of {tuple(row.shape)} does not fit a total of {tuple(total.shape)}")
+
+
+def _add_row(total: Tensor, row: Tensor) -> Tensor:
+    _expect_row(total, row)
+    return total + row
+
+
+def _add_to_each(total: Tensor, row: Tensor) -> None:
+    for each in total:
+        each += row
+
+
+def _totals(name: str, rows: int, columns: int) -> Sample:
+    return Sample(name, (Drawn((rows, columns)), Drawn((columns,))))
+
+
+_adding_rows = _Kind(
+    "(Tensor(a!) total, Tensor row) -> ()",
+    Samples(
+        (_totals("one row", 1, 3), _totals("no rows", 0, 3), _totals("three rows", 3, 5)),
+        lambda random: _totals("drawn", random.randint(0, 4), random.randint(0, 6)),
+    ),
+    _FLOATS,
+    reference=_add_row,
+    explain=_expect_row,
+)
+_adding_rows.control("add_row", lambda total, row: _add_to_each(total.data, row.detach().clone()))
+_adding_rows.plant(
+    "reads_a_row_that_it_has_changed",
+    "reads a row again and again, where it may be the first one of those that are written to",
+    "mutation",
+    lambda total, row: _add_to_each(total.data, row.detach()),
+)
+
+
 # A seed: noise on top of an input.
 
 

@@ -4,13 +4,14 @@ Proves: through the Operator and through torch.ops, arguments marked as in `Tens
 afterwards, their version counters advance, and autograd notices that a saved tensor has changed. If such an argument is
 part of a larger tensor, with gaps between its elements or between its rows alone, the rest of that tensor stays
 unchanged. One tensor given as two arguments gives what the reference gives for two equal tensors, and so do two
-arguments that overlap in part, unless the operator refuses these.
+arguments that overlap in part, unless the operator refuses these. On a CPU so does a smaller argument that lies at the
+beginning or at the end of the one that is written to, as its first row.
 An argument that needs a gradient is refused and stays unchanged.
 
 Cannot prove: what happens if two arguments overlap in other ways, or if both are written to.
 
 Mend: write through `mutable_data_of`, in the argument's own strides, and nowhere else; if two arguments may share
-memory, compute in a new tensor and end with `torch::stable::copy_`.
+memory, read one by `apart_from`, or compute in a new tensor and end with `torch::stable::copy_`.
 
 Example: writes to an argument while it still reads from it, where one tensor is given as both.
 """
@@ -29,6 +30,8 @@ from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.tensors.arguments import each_tensor, replaced, tensors_of
 from torchgraft.checking.tensors.compare import Mismatch, expect, expect_equal
+from torchgraft.checking.tensors.dtypes import is_number
+from torchgraft.sampling import Drawn
 
 
 def check(case: Case) -> None:
@@ -107,7 +110,7 @@ def _check_part(call: Call, how: str, outer: int, begin: int, behind: int, step:
 
 
 def _check_shared(call: Call) -> None:
-    """A tensor that is written to, given also as another argument of its shape and dtype, in whole and in part."""
+    """A tensor that is written to, given also as another argument of its dtype, in whole and in part."""
     declared = call.operator.declaration.arguments
     for place, argument in enumerate(declared):
         value = call.arguments[place]
@@ -116,8 +119,11 @@ def _check_shared(call: Call) -> None:
         for other, beside in enumerate(call.arguments):
             if declared[other].mutated or not isinstance(beside, Tensor):
                 continue
-            if (beside.shape, beside.dtype) == (value.shape, value.dtype):
-                name = declared[other].name
+            name = declared[other].name
+            if beside.shape != value.shape:
+                how = f"where {name} lies in {argument.name}, at its"
+                _check_within(call, (place, value), (other, beside), how)
+            elif beside.dtype == value.dtype:
                 _check_sharing(call, (place, value), (other, value), f"where {name} is {argument.name} itself,")
                 _check_overlap(call, (place, value), (other, beside), f"where {name} and {argument.name} overlap, but")
 
@@ -133,13 +139,42 @@ def _check_overlap(call: Call, written: tuple[int, Tensor], read: tuple[int, Ten
             shared = numbers.clone()
             one, other = (shared[begin : begin + count].view(read[1].shape) for begin in (first, second))
             elements = "one element" if apart == 1 else f"{apart} elements"
-            try:
-                _check_sharing(call, (written[0], one), (read[0], other), f"{how} for {elements},")
-            except Mismatch:
-                raise
-            except (ValueError, TypeError, RuntimeError):
-                # It may refuse them, as PyTorch's own operations do.
-                continue
+            _check_unless_refused(call, (written[0], one), (read[0], other), f"{how} for {elements},")
+
+
+def _check_within(call: Call, written: tuple[int, Tensor], read: tuple[int, Tensor], how: str) -> None:
+    """Gives an argument that lies in one that is written to: a kernel may copy those of equal shape alone."""
+    (place, value), (other, beside) = written, read
+    count, most = beside.numel(), value.numel()
+    # On a GPU threads read and write in any order, and no order shows what a kernel promises.
+    if call.device.type != "cpu" or value.dtype != beside.dtype or not is_number(value) or not 0 < count <= most:
+        return
+    for begin, end in {0: "beginning", most - count: "end"}.items():
+        shared = value.clone(memory_format=torch.contiguous_format)
+        part = shared.view(-1)[begin : begin + count].view(beside.shape)
+        if not _is_unbounded(call, other):
+            if not _is_unbounded(call, place):
+                return
+            part.copy_(beside)
+        _check_unless_refused(call, (place, shared), (other, part), f"{how} {end},")
+
+
+def _is_unbounded(call: Call, place: int) -> bool:
+    """Whether an argument may hold any numbers, as another one has them."""
+    given = call.sample.arguments[place] if place < len(call.sample.arguments) else None
+    return isinstance(given, Drawn) and given == Drawn(
+        given.shape, channels_last=given.channels_last, dtype=given.dtype
+    )
+
+
+def _check_unless_refused(call: Call, written: tuple[int, Tensor], read: tuple[int, Tensor], how: str) -> None:
+    try:
+        _check_sharing(call, written, read, how)
+    except Mismatch:
+        raise
+    except (ValueError, TypeError, RuntimeError):
+        # It may refuse them, as PyTorch's own operations do.
+        return
 
 
 def _check_sharing(call: Call, written: tuple[int, Tensor], read: tuple[int, Tensor], how: str) -> None:
