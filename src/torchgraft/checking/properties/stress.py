@@ -115,10 +115,10 @@ class _Prepared:
                 call.expect_close(one, self._nearest(number - 1, one, other), what=what, **options)
 
     def _nearest(self, number: int, found: Tensor, expected: Tensor) -> Tensor:
-        """What a gradient may be where a rounding decides on which side of a kink an element lies, as those of relu.
+        """The gradient nearest to one found, where a rounding decides on which side of a kink an element lies.
 
-        Of millions of elements some are nearer to a kink than what a sum is off. Each element is what comes nearest to
-        the one found, among the gradients of the reference for arguments that differ by about a rounding.
+        Of millions of elements some are nearer to a kink, as that of relu, than a sum is off. Each element is the one
+        that comes nearest, among the gradients of the reference for arguments that differ by about a rounding.
         """
         epsilon = torch.finfo(torch.promote_types(self.call.dtype, torch.float32)).eps
         exact, incoming = in_float64(self.arguments), in_float64(self.output_grads)
