@@ -15,9 +15,7 @@ BIN := $(VENV)/bin
 BUILD := build/make
 # One more than the two cores that tests are made for: many wait, for a compiler, other processes, a time to pass.
 WORKERS ?= 3
-# A test that waits for ever is a failure with a name, and what it was doing is shown; the longest takes some minutes. By
-# a thread: a signal waits for code in C to return.
-PYTEST = MAKEFLAGS= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --timeout 1200 --timeout-method thread
+PYTEST = MAKEFLAGS= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # Only what this machine can run is built: CUDA=1 builds the CUDA library on a machine without a GPU too, and goes on
 # doing so wherever that library lies already, so that it never falls behind its sources.
@@ -60,8 +58,8 @@ test-all: test ## run the tests, and then what is slow and rarely finds more: te
 	@$(MAKE) --no-print-directory test-torch
 
 .PHONY: test-slow
-test-slow: build $(VENV)/test.done ## run the tests marked slow: thousands of random calls, and the emulator of other GPUs (SHARE=2/3: every third, from the second on)
-	@$(PYTEST) -m slow $(addprefix --share=,$(SHARE)) $(ARGS)
+test-slow: build $(VENV)/test.done ## run the tests marked slow: thousands of random calls, and the emulator of other GPUs (MINUTES=20: as many as that allows, in an order that ORDER=a-word draws)
+	@$(PYTEST) -m slow $(addprefix --minutes=,$(MINUTES)) $(addprefix --order=,$(ORDER)) $(ARGS)
 
 .PHONY: languages
 languages: $(VENV)/languages.done ## install tvm-ffi, TileLang, Helion and CuTe DSL, without which their tests are skipped: 190 MB of wheels

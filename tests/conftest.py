@@ -3,8 +3,10 @@
 import gc
 import os
 import shutil
+import time
 import zlib
 from dataclasses import replace
+from random import Random
 
 # Threads without work sleep, here and in every process that a test starts: spinning, those of two tests at a time
 # take the cores from each other, and small problems take ten times as long. Read where PyTorch is loaded.
@@ -17,10 +19,13 @@ import pytest
 gc.set_threshold(50_000, 20, 50)
 
 
+_NO_TIME = "the time that --minutes gives is over"
+_BEGAN = time.monotonic()
+
+
 def pytest_addoption(parser):
-    parser.addoption(
-        "--share", default="1/1", metavar="N/M", help="every M-th of the tests that would run, beginning with the N-th"
-    )
+    parser.addoption("--order", metavar="WORD", help="shuffle the files, and the properties of operators, by a word")
+    parser.addoption("--minutes", type=float, default=float("inf"), help="begin no test once they have passed")
 
 
 def pytest_configure(config):
@@ -54,7 +59,7 @@ _OF_DTYPES = {"accuracy", "fallbacks", "memory_bounds", "sizes", "stress"}
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config, items):
-    """Leaves out what repeats a proof, and then leaves its share of what would run.
+    """Leaves out what repeats a proof, and shuffles the others if that is asked.
 
     Gradients are operators too. What callers need is asked of the operator itself, whose gradients call them; of
     themselves `make test-slow` asks it, as a quick check does.
@@ -66,8 +71,27 @@ def pytest_collection_modifyitems(config, items):
     others = _in_other_dtypes(item for item in items if not item.get_closest_marker("slow"))
     items[:] = [item for item in items if item not in others]
     yield
-    number, shares = map(int, config.getoption("share").split("/"))
-    items[:] = items[number - 1 :: shares]
+    if word := config.getoption("order"):
+        # The tests of a file share what they build. A property of an operator is a test of its own, and most are such.
+        together = {}
+        for item in items:
+            together.setdefault(item.nodeid if _job_of(item) else item.path, []).append(item)
+        groups = list(together.values())
+        Random(word).shuffle(groups)
+        items[:] = [item for group in groups for item in group]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    minutes = item.config.getoption("minutes")
+    if time.monotonic() - _BEGAN > 60 * minutes:
+        pytest.skip(f"{_NO_TIME}, which were {minutes:g} minutes")
+
+
+def pytest_terminal_summary(terminalreporter):
+    left = sum(_NO_TIME in str(report.longrepr) for report in terminalreporter.stats.get("skipped", ()))
+    if left:
+        terminalreporter.write_line(f"{left:,} tests were not begun: {_NO_TIME}")
 
 
 def _job_of(item):
@@ -130,6 +154,18 @@ def _two_threads():
 
     # On more, PyTorch's own reductions would be measured against ours; the sums do not depend on it.
     torch.set_num_threads(min(2, os.cpu_count() or 1))
+
+
+@pytest.fixture
+def process_group():
+    """A group of this process alone."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    # A model of DDP that outlives its group may wait for ever as it is freed.
+    gc.collect()
+    dist.destroy_process_group()
 
 
 @pytest.fixture

@@ -272,12 +272,8 @@ def test_fake_results_lie_where_real_ones_do(device):
 
 
 @pytest.mark.filterwarnings("error")
-def test_distributed_training_is_told_of_no_strides(tmp_path):
-    torch.distributed.init_process_group("gloo", f"file://{tmp_path / 'store'}", world_size=1, rank=0)
-    try:
-        model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 3, groups=8)).to(memory_format=torch.channels_last)
-        parallel = nn.parallel.DistributedDataParallel(graft(model))
-        for layout in (torch.contiguous_format, torch.channels_last):
-            parallel(torch.randn(2, 3, 6, 6).to(memory_format=layout)).sum().backward()
-    finally:
-        torch.distributed.destroy_process_group()
+def test_distributed_training_is_told_of_no_strides(process_group):
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 3, groups=8)).to(memory_format=torch.channels_last)
+    parallel = nn.parallel.DistributedDataParallel(graft(model))
+    for layout in (torch.contiguous_format, torch.channels_last):
+        parallel(torch.randn(2, 3, 6, 6).to(memory_format=layout)).sum().backward()

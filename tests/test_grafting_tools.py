@@ -378,13 +378,6 @@ def test_strides_of_a_channels_last_layer(block, sizes):
     assert strides() == expected
 
 
-@pytest.fixture
-def process_group():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 @each_order
 @pytest.mark.parametrize("block", [name for name in BLOCKS if "1d" not in name])
 def test_distributed_training_of_a_channels_last_model_warns_of_no_strides(block, order, process_group):
