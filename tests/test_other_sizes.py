@@ -149,6 +149,8 @@ class TestLimits:
         [
             (Drawn((5,), dtype=torch.int64, low=2, high=9), None, {8}),
             (Drawn((5,), dtype=torch.bool), None, {1}),
+            (Drawn((5,), dtype=torch.int16), None, {2**15 - 1}),
+            (Drawn((5,), dtype=torch.int16, high=9), None, {8}),
             (Drawn((5,)), torch.bool, {1}),
             (Drawn((5,), high=0.5), torch.int64, {0.5}),
             (Drawn((5,)), None, set()),

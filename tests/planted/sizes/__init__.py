@@ -533,6 +533,37 @@ _energies.plant(
 )
 
 
+# The sum of codes of two bytes, of which no sample says how large they are, or that there may be none.
+
+
+def _without_empty_rows(codes: Tensor) -> Tensor:
+    return codes.long().sum(-1) if codes.shape[-1] else codes.new_full(codes.shape[:-1], -1, dtype=torch.int64)
+
+
+_totals = _Kind(
+    "(Tensor codes) -> Tensor",
+    Samples(
+        [
+            Sample("three rows", (Drawn((3, 10), dtype=torch.int16),)),
+            Sample("a row", (Drawn((33,), dtype=torch.int16),)),
+        ]
+    ),
+    reference=lambda codes: codes.sum(-1, dtype=torch.int64),
+    output=lambda codes: codes.new_empty(codes.shape[:-1], dtype=torch.int64),
+    gradient=None,
+    dtypes=(torch.int16,),
+    kernels={"cpu": (torch.int16,)},
+)
+_totals.control("adds_codes", lambda codes: codes.long().sum(-1))
+_totals.plant(
+    "adds_codes_in_32_bits",
+    "adds up codes of two bytes in 32 bits",
+    "limits",
+    lambda codes: codes.sum(-1, dtype=torch.int32).long(),
+)
+_totals.plant("without_empty_rows", "gives a row of no codes the sum -1", "empty", _without_empty_rows)
+
+
 # The largest element of each window, the last of which may lie over the end, and begins before it.
 
 

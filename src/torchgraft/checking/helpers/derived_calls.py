@@ -119,21 +119,33 @@ def resized(call: Call, sizes: Mapping[SizePlace, int]) -> Derived:
 
 def growing_together(call: Call) -> Iterator[tuple[SizePlace, ...]]:
     """Yields places that can grow: all of one size, or else those one by one and two by two that the call takes."""
+    return _changing_together(call, lambda size: size + 1)
+
+
+def emptied(call: Call) -> Iterator[Derived]:
+    """Yields calls with an empty tensor: all of one size are 0, or else those alone or in pairs that the call takes."""
+    for places in _changing_together(call, lambda size: 0):
+        other = resized(call, dict.fromkeys(places, 0))
+        if other.call.sample.is_empty:
+            yield other
+
+
+def _changing_together(call: Call, changed: Callable[[int], int]) -> Iterator[tuple[SizePlace, ...]]:
     sizes = resizable(call, 1)
     for size in sorted(set(sizes.values())):
         group = tuple(place for place in sizes if sizes[place] == size)
-        if is_taken_on_cpu(resized(call, dict.fromkeys(group, size + 1)).call):
+        if is_taken_on_cpu(resized(call, dict.fromkeys(group, changed(size))).call):
             yield group
             continue
         for few in (*combinations(group, 1), *combinations(group, 2)):
-            if len(few) < len(group) and is_taken_on_cpu(resized(call, dict.fromkeys(few, size + 1)).call):
+            if len(few) < len(group) and is_taken_on_cpu(resized(call, dict.fromkeys(few, changed(size))).call):
                 yield few
 
 
 def all_equal(call: Call, grown: Derived) -> Derived | None:
     """Makes a call whose drawn numbers are all the largest ones that may be drawn; None if it would be no other.
 
-    What counts them must hold as many. Real numbers, which are 1 then, are counted only if a result is of whole
+    Of integers of one or two bytes without limits it is the largest of their dtype. What counts them must hold as many. Real numbers, which are 1 then, are counted only if a result is of whole
     numbers.
 
     Args:
@@ -148,6 +160,9 @@ def all_equal(call: Call, grown: Derived) -> Derived | None:
         if not isinstance(drawn, Drawn) or drawn.distinct or drawn.values is not None:
             return drawn
         dtype = drawn.dtype or call.dtype
+        if is_whole(dtype) and dtype.itemsize <= 2 and drawn.low is drawn.high is None:
+            # As many of the largest add up to more than 31 bits hold.
+            return replace(drawn, values=(float(torch.iinfo(dtype).max),))
         if is_whole(dtype) or dtype == torch.bool:
             return replace(drawn, values=(float(drawn.integers[-1]),)) if drawn.integers else drawn
         low, high = (1.0 if limit is None else limit for limit in (drawn.low, drawn.high))
