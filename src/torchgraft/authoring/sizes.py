@@ -112,7 +112,7 @@ def read_words(operator: str, text: str, read: Schema) -> Words:
     try:
         shapes = Shapes(operator, text, read.arguments, read.results)
     except UnknownSizeError as error:
-        raise ValueError(f"{str(error).partition('; write _')[0]}. {_WITHOUT_WORDS}") from None
+        raise ValueError(f"{error.said}. {_WITHOUT_WORDS}") from None
     if not shapes.tells_results:
         said = f"{operator}: shapes must give every size of each result, without _, got {text!r}"
         raise ValueError(f"{said}. {_WITHOUT_WORDS}")

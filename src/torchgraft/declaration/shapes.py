@@ -16,7 +16,16 @@ _SIZE = re.compile(r"(?:(\d+)\*)?([A-Za-z]\w*)|(\d+)")
 
 
 class UnknownSizeError(ValueError):
-    """A size that words cannot say, or that no argument gives."""
+    """A size that words cannot say, or that no argument gives.
+
+    Args:
+        said: what is wrong, for everybody.
+        advice: what to do, for who writes a declaration in Python.
+    """
+
+    def __init__(self, said: str, advice: str = "") -> None:
+        super().__init__(f"{said}; {advice}" if advice else said)
+        self.said = said
 
 
 def _counted(number: int, what: str) -> str:
@@ -97,7 +106,8 @@ class Shapes:
         if strangers := sorted(set[str]().union(*(shape.names for shape in self._results)) - known):
             raise UnknownSizeError(
                 f"{operator}: shapes must take the sizes of results from required tensors or ints, and nothing gives"
-                f" {strangers}, got {text!r}; write _ for such a size, and say output="
+                f" {strangers}, got {text!r}",
+                "write _ for such a size, and say output=",
             )
         tells_rest = any(shape.has_rest for shape in telling)
         self.tells_results = not any(result.is_list for result in results) and all(
