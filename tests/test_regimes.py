@@ -152,6 +152,7 @@ def test_of_a_right_operator_of_several_tensors_all_regimes_hold(name):
 CAUSES = {
     "overflows_in_exp": "overflows: finite up to about 88.7 in input and infinite beyond",
     "cancels_near_zero": "loses digits by cancellation: error ",
+    "adds_epsilon_to_the_root": "an epsilon that the definition does not have, or has in another place",
     "cancels_around_a_mean": "times that of the reference when the values of input have a mean of 10000",
     "divides_by_a_length_of_zero": "0/0 for a row of zeros in input",
     "takes_the_last_of_equal": "ties: where values are equal, the result for input rounded is",

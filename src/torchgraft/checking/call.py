@@ -29,6 +29,9 @@ from torchgraft.operator import Operator, mutation
 from torchgraft.operator.gradients import has_gradients, is_of_reference
 from torchgraft.sampling import Sample, Samples
 
+# Of the root of a result's mean square.
+_NO_ROUNDING = 1 / 8
+
 
 class MadeOfOperators:
     """An operator that may be made of several of PyTorch's own, each of which rounds its results."""
@@ -201,14 +204,24 @@ class Call:
         Random results are not the reference's: the operator computes them, for contiguous arguments.
         """
         if self.declaration.random:
-            taken = self.declaration.dtypes
-            exact = taken is None or torch.float64 in taken
-            return self.function(*each_tensor(lambda each: _plain(each, None if exact else self.dtype), arguments))
+            own = self.dtype if self.has_own_random_numbers else None
+            return self.function(*each_tensor(lambda each: _plain(each, own), arguments))
         results = self.declaration.visible(self.operator.reference(*arguments))
         if not self.declaration.mutates:
             return results
         # An argument that was left out has no new value.
         return single(tuple(each for each in as_tuple(results) if each is not None))
+
+    @property
+    def has_own_random_numbers(self) -> bool:
+        """Whether random numbers in the dtype of the call are no rounded ones of float64, as those of torch.randn."""
+        taken = self.declaration.dtypes
+        if taken is not None and torch.float64 not in taken:
+            return True
+        if self.dtype == torch.float64:
+            return False
+        # A reference is right, so that it differs by what it draws; a wrong operator may differ by itself.
+        return _depends_on_dtype(self.operator.reference, self) and _depends_on_dtype(self.function, self)
 
     def expected(self, arguments: tuple[Any, ...] | None = None) -> Any:
         """Computes what a caller should see, in float64, by the reference, of these arguments or of others."""
@@ -361,6 +374,16 @@ def _copied(tensor: Tensor) -> Tensor:
 def _plain(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     """Makes a tensor contiguous; converts numbers to a dtype, if one is given."""
     return tensor.contiguous() if dtype is None or not is_number(tensor) else tensor.contiguous().to(dtype)
+
+
+def _depends_on_dtype(function: Callable[..., Any], call: Call) -> bool:
+    """Whether results for the same numbers in float64 differ by more than any rounding."""
+    found, expected = (tensors_of([function(*arguments)]) for arguments in (call.arguments, in_float64(call.arguments)))
+    return any(
+        bool(((one.double() - other).abs() > _NO_ROUNDING * other.square().mean().sqrt()).any())
+        for one, other in zip(found, expected, strict=True)
+        if is_number(one) and not one.is_complex()
+    )
 
 
 _answers: dict[tuple[str, torch.dtype], bool] = {}

@@ -192,13 +192,22 @@ def _foreign_memory(call: Call) -> Cause | None:
     )
 
 
+def _in_same_memory(call: Call) -> Callable[[], _Outcome]:
+    """Makes a call that can be repeated: in the same memory, of which a cache that goes by addresses keeps the same."""
+    if call.declaration.mutates:
+        return call.run
+    leaves = call.leaves(required=False)
+    return lambda: call.run(leaves)
+
+
 def _data_race(call: Call) -> Cause | None:
     """Compares calls on one thread with calls on several; on a GPU, calls with each other."""
     if call.declaration.random:
         return None
+    run = _in_same_memory(call)
     if call.device.type != "cpu":
-        first = call.run()
-        if any(_differ_in_value(call, call.run(), first) for _ in range(_RUNS)):
+        first = run()
+        if any(_differ_in_value(call, run(), first) for _ in range(_RUNS)):
             return Cause(
                 DATA_RACE,
                 "a data race: repeated calls with the same arguments differ. Look for a missing barrier, such as"
@@ -206,11 +215,11 @@ def _data_race(call: Call) -> Cause | None:
             )
         return None
     with on_threads(1):
-        alone = call.run()
-        if _differ_in_value(call, call.run(), alone):
+        alone = run()
+        if _differ_in_value(call, run(), alone):
             return None
     with on_threads(_THREADS):
-        if not any(_differ_in_value(call, call.run(), alone) for _ in range(_RUNS)):
+        if not any(_differ_in_value(call, run(), alone) for _ in range(_RUNS)):
             return None
     return Cause(
         DATA_RACE,
@@ -223,11 +232,12 @@ def _carried_state(call: Call) -> Cause | None:
     """Compares calls with the same arguments, on one thread."""
     if call.declaration.random:
         return None
+    run = _in_same_memory(call)
     with on_threads(1):
         # The first call may prepare something for all others.
-        call.run()
-        first = call.run()
-        if not _differ_in_value(call, call.run(), first):
+        run()
+        first = run()
+        if not _differ_in_value(call, run(), first):
             return None
     return Cause(
         CHANGED_GLOBAL,

@@ -291,6 +291,41 @@ _adding_noise.plant(
 )
 
 
+# The same, of which each dtype has random numbers of its own.
+
+
+def _noisy_by_dtype(input: Tensor, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return input + torch.randn(input.shape, generator=generator, dtype=input.dtype).to(input.device)
+
+
+_adding_own_noise = _Kind(
+    "(Tensor input, SymInt seed) -> Tensor",
+    # PyTorch draws fewer than 16 numbers alike in both dtypes.
+    Samples((Sample("one element", (Drawn((1,)), 3)), Sample("four rows", (Drawn((4, 6)), 7)))),
+    _FLOATS,
+    reference=_noisy_by_dtype,
+    output=lambda input, seed: torch.empty_like(input),
+    gradient=lambda needs_grad, grads, saved, input, seed: (grads[0].clone(),),
+    random=("seed",),
+)
+
+
+def _noisy_again(input: Tensor, seed: int) -> Tensor:
+    return torch.empty_like(input).copy_(_noisy_by_dtype(input, seed ^ (seed >> 32) ^ 0x5DEECE66D))
+
+
+_adding_own_noise.control("add_noise_of_the_dtype", _noisy_again)
+_adding_own_noise.plant(
+    "adds_half_the_noise_to_float64",
+    "adds half as much noise in float64, in which it draws other numbers than in float32",
+    "randomness",
+    lambda input, seed: (
+        (_noisy_again(input, seed) + input) / 2 if input.dtype == torch.float64 else _noisy_again(input, seed)
+    ),
+)
+
+
 # Complex numbers: a rotation.
 
 

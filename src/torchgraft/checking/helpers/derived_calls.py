@@ -145,8 +145,8 @@ def _changing_together(call: Call, changed: Callable[[int], int]) -> Iterator[tu
 def all_equal(call: Call, grown: Derived) -> Derived | None:
     """Makes a call whose drawn numbers are all the largest ones that may be drawn; None if it would be no other.
 
-    Of integers of one or two bytes without limits it is the largest of their dtype. What counts them must hold as many. Real numbers, which are 1 then, are counted only if a result is of whole
-    numbers.
+    Of integers of one or two bytes without limits it is the largest of their dtype. What counts them must hold as many.
+    Real numbers, which are 1 then, are counted only if a result is of whole numbers.
 
     Args:
         call: the one that was made larger.

@@ -19,6 +19,9 @@ _TIES = {
     "halves": "rounds halves in another direction: ",
     "digits": "takes float64 for float32: ",
 }
+# Factors of which a result changes little, and how far logarithms of steady ones may be apart, and are from 0.
+_CLOSE_FACTORS = (1.0, 1.1, 1.21)
+_STEADY, _OTHER = 0.2, 0.1
 # The steps of a bisection.
 _STEPS = 30
 # How close to a whole number a power is, and how far from another one.
@@ -57,11 +60,11 @@ def explained(
         cause = f"{worse.what} is {worse.found} for {subject}, where the reference is finite ({advice})"
     elif regime.kind == "mean" and _is_far_off(worse, regime):
         cause = f"{worse.what} is {worse.found:g} for {subject}, and the reference's {worse.expected:g}"
-    elif regime.kind == "small" and not is_lost and _is_floored(call, unit, regime, worse, ask):
+    elif regime.kind == "small" and not is_lost and (how := _other_growth(call, unit, regime, worse, ask)):
         cause = (
             f"{worse.what} has error {worse.times:.2g} times that of the reference when the values of {names} are near"
-            f" {regime.factor:g}: below some point it grows with another power of them (a floor, a clamp or an epsilon"
-            " that the definition does not have, or has in another place)"
+            f" {regime.factor:g}: {how} (a floor, a clamp or an epsilon that the definition does not have, or has in"
+            " another place)"
         )
     elif regime.kind == "small" and regime.factor == TINY and worse.found == 0:
         # Digits that cancel would have been lost for larger values before.
@@ -112,6 +115,24 @@ def _is_far_off(worse: Worse, regime: Regime) -> bool:
 def _is_of_signs(arguments: tuple[Any, ...], ask: Callable[..., Worse | None]) -> bool:
     """Whether a result is right if all zeros are positive."""
     return ask(each_tensor(lambda each: each + 0.0 if is_number(each) else each, arguments)) is None
+
+
+def _other_growth(call: Call, unit: Unit, regime: Regime, worse: Worse, ask: Callable[..., Worse | None]) -> str:
+    """Says how a result grows otherwise with its arguments than the reference's; lost digits follow no rule."""
+    if _is_floored(call, unit, regime, worse, ask):
+        return "below some point it grows with another power of them"
+    parts = []
+    for factor in _CLOSE_FACTORS:
+        other = changed(call, unit, times(regime.factor * factor))
+        one = None if other is None else ask(other)
+        if one is None or one.index != worse.index:
+            return ""
+        found, expected = _number(one.found), _number(one.expected)
+        if not (math.isfinite(found) and math.isfinite(expected) and found * expected > 0):
+            return ""
+        parts.append(math.log(found / expected))
+    is_steady = max(parts) - min(parts) < _STEADY
+    return "it is about the same part of the other for all of them" if is_steady and abs(parts[0]) > _OTHER else ""
 
 
 def _is_floored(call: Call, unit: Unit, regime: Regime, worse: Worse, ask: Callable[..., Worse | None]) -> bool:
