@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,15 +70,15 @@ def load_inline(
             f"schema must begin with 'namespace::name(', and name must not begin with an underscore, got {schema!r}"
         )
     read = read_schema(schema)
-    texts = {"cpu": cpu, "cuda": cuda if torch.cuda.is_available() else None}
+    texts = _of_this_machine(cpu, cuda)
     # Compiled first: if that fails, an earlier declaration stays.
     if native.emulates(namespace):
         libraries = _load_emulated(qualified_name)
     else:
+        compiled = _compile_side_by_side([(qualified_name, *each) for each in texts.items()])
         libraries = {
-            device: native.load_for(qualified_name, device, _compile(qualified_name, device, text))
-            for device, text in texts.items()
-            if text is not None
+            device: native.load_for(qualified_name, device, library.result())
+            for device, library in zip(texts, compiled, strict=True)
         }
     lists = [result.is_list for result in read.results]
     for library in libraries.values():
@@ -95,7 +96,7 @@ def load_inline(
             undo.callback(operator.undeclare)
         else:
             operator = previous
-            for device in texts:
+            for device in ("cpu", "cuda"):
                 undo.callback(native.tell, qualified_name, device, native.told(qualified_name, device))
                 native.tell(qualified_name, device, None)
             undo.callback(operator._redefine(schema, reference=reference, **declared))
@@ -109,6 +110,32 @@ def load_inline(
         if text is not None:
             _texts[qualified_name, device] = GivenText(text, caller.f_code.co_filename, caller.f_lineno)
     return operator
+
+
+def compile_ahead(texts: Mapping[str, Mapping[str, str | Path]]) -> None:
+    """Compiles the texts of several operators side by side, so that `load_inline` finds them in the cache.
+
+    Nothing is said of what does not compile: `load_inline` raises its error.
+
+    Args:
+        texts: `cpu` and `cuda` as `load_inline` takes them, by the qualified names of the operators.
+    """
+    if not any(native.emulates(name.partition("::")[0]) for name in texts):
+        _compile_side_by_side(
+            [(name, *each) for name, given in texts.items() for each in _of_this_machine(**given).items()]
+        )
+
+
+def _compile_side_by_side(texts: Sequence[tuple[str, str, str | Path]]) -> list[Future[Path]]:
+    """Compiles texts, each with the name of an operator and a kind of device, and waits for all."""
+    with ThreadPoolExecutor(max(1, len(texts))) as pool:
+        return [pool.submit(_compile, *each) for each in texts]
+
+
+def _of_this_machine(cpu: str | Path | None = None, cuda: str | Path | None = None) -> dict[str, str | Path]:
+    """The texts that are compiled on this machine, by the kind of device."""
+    given = {"cpu": cpu, "cuda": cuda if torch.cuda.is_available() else None}
+    return {device: text for device, text in given.items() if text is not None}
 
 
 class GivenText(NamedTuple):

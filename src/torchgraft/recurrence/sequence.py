@@ -18,7 +18,7 @@ from torch import Tensor
 
 from torchgraft.arguments import flag, require_tensor
 from torchgraft.building import BuildError, MissingToolError
-from torchgraft.building.inline import load_inline
+from torchgraft.building.inline import compile_ahead, load_inline
 from torchgraft.kernels.fallback import PerformanceWarning
 from torchgraft.operator import FLOATING, Operator, gradient_by_reference
 from torchgraft.packed_steps import over_packed
@@ -75,6 +75,7 @@ class Recurrence:
         of_gradients, texts = declared.of_gradients(), Kernels(name, cell)
         problem = ""
         if kernels is None:
+            compile_ahead({f"{name}_grads": texts.gradients, name: texts.sequence})
             self.gradients, _ = _compile(declared.gradients_schema, texts.gradients, of_gradients)
             of_sequence = declared.of_sequence(self.gradients)
             self.operator, problem = _compile(declared.schema, texts.sequence, of_sequence)
