@@ -53,8 +53,19 @@ _OF_CALLERS = {
 # What takes the most of these, and depends on the schema: of two operators, with one result and with several.
 _OF_SCHEMAS = {"aot_inductor", "memory"}
 _TWO_SCHEMAS = {"depthwise_conv2d", "lltm"}
-# What each dtype is asked, of which the dtypes of an operator mostly say the same: `value` and `gradient` ask all.
-_OF_DTYPES = {"accuracy", "fallbacks", "memory_bounds", "sizes", "stress"}
+# What several dtypes are asked, of which those of an operator mostly say the same: `value` and `gradient` ask all.
+_OF_DTYPES = {
+    "accuracy",
+    "fake",
+    "fallbacks",
+    "limits",
+    "memory_bounds",
+    "non_finite",
+    "sizes",
+    "stress",
+    "strides",
+    "value_regimes",
+}
 
 
 @pytest.hookimpl(wrapper=True)
