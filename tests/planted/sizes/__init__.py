@@ -169,6 +169,10 @@ def _expect_offsets(input: Tensor, cu_seqlens: Tensor) -> None:
         raise ValueError(f"running_sum: cu_seqlens must rise from 0 to {len(input)} at most, got {offsets}")
 
 
+def _expect_ends(input: Tensor, cu_seqlens: Tensor) -> None:
+    _expect_offsets(input, cu_seqlens.sort().values)
+
+
 def _summed_up(input: Tensor, cu_seqlens: Tensor) -> Tensor:
     """Whether a position sums up another one: those before it in its sequence, and itself."""
     places = torch.arange(len(input), device=input.device)
@@ -249,6 +253,13 @@ _packed.control("running_sum", lambda input, cu_seqlens: _by_sequence(input, cu_
 _packed.plant("through_padding", "takes padding for a part of the last sequence", "value", _through_padding)
 _packed.plant("across_borders", "goes on from one packed sequence to the next", "value", _across_borders)
 _packed.plant("searches_in_ten_steps", "finds one of 1,023 packed sequences, and of no more", "borders", _in_ten_steps)
+_packed.plant(
+    "takes_falling_offsets",
+    "asks how large offsets of packed sequences are, and not whether they rise",
+    "bad_input",
+    lambda input, cu_seqlens: _by_sequence(input, cu_seqlens.tolist()),
+    explain=_expect_ends,
+)
 _packed.plant("until_one_is_empty", "stops at a packed sequence of no length", "value", _until_one_is_empty)
 _packed.plant("until_a_short_one", "leaves out a last sequence that is shorter", "value", _until_a_short_one)
 _packed.plant("in_a_warp", "begins anew after 32 positions of a packed sequence", "value", _in_a_warp)

@@ -1,12 +1,12 @@
 """Invalid input raises a clear Python error, and never causes a crash or a meaningless result.
 
 Proves: each argument in turn gets a wrong type, rank, size, dtype or device; numbers become one more, one less,
-negative, zero, huge or larger than float32 holds; and the call gets too few or too many arguments. If the reference
-raises an error, the operator raises a ValueError or TypeError that names the operator; called through `torch.ops`, it
-raises at least an error. If the reference returns a result, the operator returns the same result or raises such an
-error. Kernels of the operator also refuse a tensor whose storage was freed, in whole or in part. No such call ends the
-process. After each one that was refused, a call that is right gives the same results as before, also where a sample has
-several elements and the last is wrong.
+negative, zero, huge or larger than float32 holds; of whole numbers that rise, as offsets do, two change places; and the
+call gets too few or too many arguments. If the reference raises an error, the operator raises a ValueError or TypeError
+that names the operator; called through `torch.ops`, it raises at least an error. If the reference returns a result, the
+operator returns the same result or raises such an error. Kernels of the operator also refuse a tensor whose storage was
+freed, in whole or in part. No such call ends the process. After each one that was refused, a call that is right gives
+the same results as before, also where a sample has several elements and the last is wrong.
 
 Cannot prove: anything about two wrong arguments at once, or about results for huge numbers if the reference needs more
 memory or time than this check allows, or makes more than a million elements.
@@ -232,6 +232,14 @@ def _wrong_indices(call: Call, tensor: Tensor) -> Iterator[_Wrong]:
             changed = tensor.clone()
             changed.view(-1)[-1] = number
             yield _Wrong(f"with an element of {number}", (changed,))
+    steps = tensor.flatten().diff()
+    if (steps >= 0).all() and (rising := steps.nonzero().flatten()).numel():
+        # Offsets that fall say that something has fewer elements than none.
+        place = int(rising[len(rising) // 2])
+        changed = tensor.clone()
+        changed.view(-1)[place : place + 2] = tensor.flatten()[place : place + 2].flip(0)
+        first, second = changed.view(-1)[place : place + 2].tolist()
+        yield _Wrong(f"with {first} before {second}", (changed,))
 
 
 def _wrong_numbers(argument: Argument, value: Any) -> Iterator[_Wrong]:
