@@ -152,7 +152,6 @@ def test_of_a_right_operator_of_several_tensors_all_regimes_hold(name):
 CAUSES = {
     "overflows_in_exp": "overflows: finite up to about 88.7 in input and infinite beyond",
     "cancels_near_zero": "loses digits by cancellation: error ",
-    "adds_epsilon_to_the_root": "an epsilon that the definition does not have, or has in another place",
     "cancels_around_a_mean": "times that of the reference when the values of input have a mean of 10000",
     "divides_by_a_length_of_zero": "0/0 for a row of zeros in input",
     "takes_the_last_of_equal": "ties: where values are equal, the result for input rounded is",
@@ -207,6 +206,15 @@ def test_a_failure_names_its_cause(bug):
     failure = find_by_property(bug, "cpu").failure
     assert CAUSES[bug.name] in failure.message.partition("\n")[0]
     assert not failure.traceback
+
+
+def test_an_epsilon_beside_a_root_is_no_loss_of_digits():
+    def normalized(within, beside):
+        return lambda input: input / ((input.square().mean(-1, keepdim=True) + within).sqrt() + beside)
+
+    operator = declare("beside_a_root", UNARY, in_float(normalized(1e-5, 0)), in_float(normalized(0, 1e-5)))
+    message = ask(operator, ROWS, "value_regimes")["value_regimes", "float16"]
+    assert "an epsilon that the definition does not have, or has in another place" in message
 
 
 @pytest.mark.parametrize("bug", values.BUGS, ids=lambda bug: bug.name)

@@ -306,10 +306,8 @@ _plant(
     "draws_both_alike",
     "makes two results, which should not depend on each other, of the same numbers",
     "randomness",
-    lambda input, seed: (
-        _noises(input, seed)[0],
-        (input + (_noises(torch.zeros_like(input), seed)[0] - 0.5 + 1.0) % 1.0 - 0.5).to(input),
-    ),
+    # As many are above zero as below.
+    lambda input, seed: (_noises(input, seed)[0], input - _noises(torch.zeros_like(input), seed)[0]),
     **_NOISE,
 )
 _plant(

@@ -165,18 +165,6 @@ _plant(
 )
 
 
-def _over_the_deviation(epsilon_in: float, epsilon_beside: float) -> Callable[[Tensor], Tensor]:
-    return lambda input: input / ((_variance(input)[..., None] + epsilon_in).sqrt() + epsilon_beside)
-
-
-_plant_values(
-    "adds_epsilon_to_the_root",
-    "adds epsilon to the root of a variance, and not to the variance",
-    _over_the_deviation(1e-5, 0.0),
-    _over_the_deviation(0.0, 1e-5),
-)
-
-
 def _logsumexp_below(most: Tensor, input: Tensor) -> Tensor:
     return torch.log(torch.exp(input - most).sum(-1)) + most[..., 0]
 
