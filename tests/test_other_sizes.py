@@ -180,6 +180,25 @@ class TestLimits:
         assert check(operator, samples, device="cpu", properties=["limits"], quick=True).results[-1].status == "pass"
         assert asked == {(size, value) for size in (1030, 70001, 140001) for value in values}
 
+    def test_of_two_tensors_one_has_the_largest_numbers_and_one_the_smallest(self):
+        asked = set()
+
+        def differences(one, other):
+            if len(one) > 256 and one.unique().numel() == other.unique().numel() == 1:
+                asked.add((one[0].item(), other[0].item()))
+            return one ^ other
+
+        operator = Operator(
+            f"other_sizes::ask_{next(_numbers)}(Tensor one, Tensor other) -> Tensor",
+            reference=torch.bitwise_xor,
+            dtypes=(torch.uint8,),
+            kernels={"cpu": (torch.uint8,)},
+        )
+        operator.kernel("cpu")(differences)
+        samples = Samples([Sample("five", (Drawn((5,), dtype=torch.uint8), Drawn((5,), dtype=torch.uint8)))])
+        assert check(operator, samples, device="cpu", properties=["limits"], quick=True).results[-1].status == "pass"
+        assert asked == {(255, 255), (255, 0)}
+
     def test_equal_terms_that_are_added_in_turn_may_err_in_one_direction(self):
         def total(weight, index):
             return weight[index].sum(0)

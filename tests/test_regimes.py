@@ -157,7 +157,7 @@ CAUSES = {
     "takes_the_last_of_equal": "ties: where values are equal, the result for input rounded is",
     "squares_huge_numbers": "overflows: finite up to about 1.84e+19 in input and infinite beyond",
     "multiplies_masks": "the result is nan for mask with elements of -inf",
-    "loses_a_masked_block": "the result is nan for input with -inf in all but the last column",
+    "loses_a_masked_block": "the result is nan for mask with False in all but the last column and True beside",
     "begins_a_maximum_at_zero": "the result is -inf for input with a mean of -10000, where the reference is finite",
     "halves_towards_zero": "the result for input negated is 0 and the reference's -1",
     "squares_tiny_numbers": "underflows: the result is 0 for input and other times 1e-30, where that of the",

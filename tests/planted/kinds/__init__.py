@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch.nn.functional import avg_pool2d, pad
 
 from planted import kernels
 from planted.bug import Bug
-from torchgraft import Operator
+from torchgraft import Operator, unknown_size
 from torchgraft._private import pytorch
 from torchgraft.layout import suggests_channels_last
 from torchgraft.sampling import Drawn, Sample, Samples
@@ -324,6 +325,57 @@ _adding_own_noise.plant(
         (_noisy_again(input, seed) + input) / 2 if input.dtype == torch.float64 else _noisy_again(input, seed)
     ),
 )
+
+
+# Rows in another order.
+
+
+def _in_any_order(input: Tensor, seed: int) -> Tensor:
+    return input[torch.randperm(len(input), generator=torch.Generator().manual_seed(seed))]
+
+
+def _none_in_its_place(input: Tensor, seed: int) -> Tensor:
+    order, random = list(range(len(input))), Random(seed)
+    for place in range(len(order) - 1, 0, -1):
+        other = random.randrange(place)
+        order[place], order[other] = order[other], order[place]
+    return input[order]
+
+
+_shuffling = _Kind(
+    "(Tensor input, SymInt seed) -> Tensor",
+    Samples((Sample("two rows", (Drawn((2, 3)), 1)), Sample("forty rows", (Drawn((40, 1)), 2)))),
+    _FLOATS,
+    reference=_in_any_order,
+    output=lambda input, seed: torch.empty_like(input),
+    gradient=None,
+    random=("seed",),
+)
+_shuffling.plant(
+    "leaves_no_row_in_its_place",
+    "draws an order in which no row keeps its place, as one of forty seldom does",
+    "randomness",
+    lambda input, seed: torch.empty_like(input).copy_(_none_in_its_place(input, seed)),
+)
+
+
+# Rows that hold something: a step from zero makes another one.
+
+
+def _somethings(input: Tensor) -> Tensor:
+    return input[(input != 0).any(1)]
+
+
+_Kind(
+    "(Tensor input) -> Tensor",
+    Samples((Sample("a row of zeros", (Drawn((3, 2), values=(1.0, 2.0, 0.0, 0.0)),)),)),
+    _FLOATS,
+    reference=_somethings,
+    shapes="n d -> _ d",
+    output=lambda input: input.new_empty(unknown_size(), input.shape[1]),
+    gradient="reference",
+    sizes_from_data=True,
+).control("rows_of_something", _somethings)
 
 
 # Complex numbers: a rotation.

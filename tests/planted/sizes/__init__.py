@@ -575,6 +575,33 @@ _totals.plant(
 _totals.plant("without_empty_rows", "gives a row of no codes the sum -1", "empty", _without_empty_rows)
 
 
+# In how many bits two codes differ.
+
+
+def _differing(one: Tensor, other: Tensor) -> Tensor:
+    different = one ^ other
+    return torch.stack([(different >> bit) & 1 for bit in range(8)]).sum((0, -1), dtype=torch.int64)
+
+
+_distances = _Kind(
+    "(Tensor one, Tensor other) -> Tensor",
+    Samples([Sample("three codes", (Drawn((3, 7), dtype=torch.uint8), Drawn((3, 7), dtype=torch.uint8)))]),
+    reference=_differing,
+    output=lambda one, other: one.new_empty(one.shape[:-1], dtype=torch.int64),
+    gradient=None,
+    dtypes=(torch.uint8,),
+    kernels={"cpu": (torch.uint8,)},
+)
+_distances.plant(
+    "counts_a_block_in_8_bits",
+    "counts in 8 bits where 32 bytes differ, which is too little only where all bits do",
+    "limits",
+    lambda one, other: sum(
+        _differing(*block) % 2**8 for block in zip(one.split(32, -1), other.split(32, -1), strict=True)
+    ),
+)
+
+
 # The largest element of each window, the last of which may lie over the end, and begins before it.
 
 

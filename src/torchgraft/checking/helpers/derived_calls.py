@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations
+from itertools import combinations, cycle
 from typing import Any
 
 import torch
@@ -142,44 +142,50 @@ def _changing_together(call: Call, changed: Callable[[int], int]) -> Iterator[tu
                 yield few
 
 
-def all_equal(call: Call, grown: Derived) -> Derived | None:
-    """Makes a call whose drawn numbers are all the largest ones that may be drawn; None if it would be no other.
+def all_equal(call: Call, grown: Derived) -> Iterator[Derived]:
+    """Yields calls in which the drawn numbers of each tensor are equal, where that makes another call.
 
-    Of integers of one or two bytes without limits it is the largest of their dtype. What counts them must hold as many.
-    Real numbers, which are 1 then, are counted only if a result is of whole numbers.
+    They are the largest that may be drawn, which what counts them must hold as often; and then, of whole numbers, the
+    largest of one tensor and the smallest of the next. Of integers of one or two bytes without limits these are the
+    limits of their dtype. Real numbers, which are 1 then, are counted only if a result is of whole numbers.
 
     Args:
         call: the one that was made larger.
         grown: the larger one.
     """
     counts = counts_numbers(call)
-
-    def alike(drawn: Any) -> Any:
-        if isinstance(drawn, (list, tuple)):
-            return [alike(each) for each in drawn]
-        if not isinstance(drawn, Drawn) or drawn.distinct or drawn.values is not None:
-            return drawn
-        dtype = drawn.dtype or call.dtype
-        if is_whole(dtype) and dtype.itemsize <= 2 and drawn.low is drawn.high is None:
-            # As many of the largest add up to more than 31 bits hold.
-            return replace(drawn, values=(float(torch.iinfo(dtype).max),))
-        if is_whole(dtype) or dtype == torch.bool:
-            return replace(drawn, values=(float(drawn.integers[-1]),)) if drawn.integers else drawn
-        low, high = (1.0 if limit is None else limit for limit in (drawn.low, drawn.high))
-        return replace(drawn, values=(min(max(1.0, low), high),)) if counts else drawn
-
     before = grown.call
-    arguments = tuple(map(alike, before.sample.arguments))
-    other = replace(before, sample=replace(before.sample, arguments=arguments))
-    if arguments == before.sample.arguments or not is_taken_on_cpu(other):
-        return None
     elements = before.sample.elements
     beyond = "16 bits count" if elements >= 2**16 else "8 bits count"
     if elements >= 2**17:
         beyond += ", or 31 hold of squared bytes"
-    words = f"{grown.words}, all numbers of a tensor equal (more than {beyond})"
-    # Equal terms, as of one row that is added again and again, err in one direction: as many squared terms.
-    return Derived(words, other, grown.terms**2)
+    asked = [before.sample.arguments]
+    for ends, which in (((-1,), ""), ((-1, 0), "the largest of one, the smallest of the next, ")):
+        turns = cycle(ends)
+        arguments = tuple(_alike(each, call.dtype, counts, turns) for each in before.sample.arguments)
+        other = replace(before, sample=replace(before.sample, arguments=arguments))
+        if arguments not in asked and is_taken_on_cpu(other):
+            asked.append(arguments)
+            words = f"{grown.words}, all numbers of a tensor equal ({which}more than {beyond})"
+            # Equal terms, as of one row that is added again and again, err in one direction: as many squared terms.
+            yield Derived(words, other, grown.terms**2)
+
+
+def _alike(drawn: Any, dtype: torch.dtype, counts: bool, turns: Iterator[int]) -> Any:
+    """Makes the numbers of an argument equal: whole ones to the smallest or the largest, as its turn is (0 or -1)."""
+    if isinstance(drawn, (list, tuple)):
+        return [_alike(each, dtype, counts, turns) for each in drawn]
+    if not isinstance(drawn, Drawn) or drawn.distinct or drawn.values is not None:
+        return drawn
+    dtype = drawn.dtype or dtype
+    if is_whole(dtype) or dtype == torch.bool:
+        among: Sequence[int] = drawn.integers
+        if dtype != torch.bool and dtype.itemsize <= 2 and drawn.low is drawn.high is None:
+            # As many of the largest add up to more than 31 bits hold.
+            among = (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+        return replace(drawn, values=(float(among[next(turns)]),)) if among else drawn
+    low, high = (1.0 if limit is None else limit for limit in (drawn.low, drawn.high))
+    return replace(drawn, values=(min(max(1.0, low), high),)) if counts else drawn
 
 
 def counts_numbers(call: Call) -> bool:

@@ -269,16 +269,17 @@ def part_regimes(call: Call, unit: Unit, *, has_masks: bool) -> Iterator[Regime]
         for where, part in _PARTS.items() if tensor.shape[dim] > _NARROW else ():
             place = f"in {where} {what}"
             if not is_number(tensor):
-                values = (False, True) if tensor.dtype == torch.bool else ()
-                for value in values:
-                    yield Regime("integers", f"with {value} {place}", partial(_filled, dim, part, value))
+                if tensor.dtype == torch.bool:
+                    yield Regime("mask", f"with False {place} and True beside", partial(_flagged, dim, part, False))
+                    yield Regime("integers", f"with True {place} and False beside", partial(_flagged, dim, part, True))
                 yield Regime("integers", f"equal {place}", partial(_alike, dim, part))
                 continue
-            yield Regime("zeros", f"zeros {place}", partial(_filled, dim, part, 0))
-            yield Regime("ties", f"equal {place}", partial(_alike, dim, part))
+            # What errs most often, as the caller may have no time for all.
             yield Regime("part", f"times 3000 {place}", partial(_larger, dim, part))
             if has_masks and not tensor.is_complex():
                 yield Regime("mask", f"with -inf {place}", partial(_filled, dim, part, -torch.inf))
+            yield Regime("zeros", f"zeros {place}", partial(_filled, dim, part, 0))
+            yield Regime("ties", f"equal {place}", partial(_alike, dim, part))
 
 
 def halved(call: Call) -> Iterator[tuple[Call, Unit, Regime]]:
@@ -316,6 +317,11 @@ def _halfway(width: float, values: Tensor) -> Tensor:
 
 def _part_of(values: Tensor, dim: int, part: slice) -> Tensor:
     return values[(slice(None),) * dim + (part,)]
+
+
+def _flagged(dim: int, part: slice, value: bool, values: Tensor) -> Tensor:
+    """A flag in a part of each row, and the other one in the rest."""
+    return _filled(dim, part, value, torch.full_like(values, not value))
 
 
 def _filled(dim: int, part: slice, value: float, values: Tensor) -> Tensor:

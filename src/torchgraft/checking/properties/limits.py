@@ -5,10 +5,10 @@ Proves: in small samples of each kind each size grows by one and two, and to 9, 
 of those, and by one element or a few, so that the last vector is not full. Equal sizes grow together if the reference
 takes that, or else one or two of them. Of 1,030, 70,001 and 140,001, whole numbers and flags are all equal, which
 counters of 8 or 16 bits, and sums of squared bytes in 32 bits, do not hold, and so are real numbers if a result is of
-whole numbers; the result is compared. Without `low` and `high`, integers of one or two bytes are the largest of their
-dtype. A number that is a size grows to 4,099 where another size is 70,001: their products are no float32. Results and
-gradients are those of the reference, or the operator refuses the call. What takes the reference or the kernel long is
-left out.
+whole numbers; of two tensors of whole numbers, one is also the smallest; the result is compared. Without `low` and
+`high`, integers of one or two bytes are the largest of their dtype. A number that is a size grows to 4,099 where
+another size is 70,001: their products are no float32. Results and gradients are those of the reference, or the operator
+refuses the call. What takes the reference or the kernel long is left out.
 
 Cannot prove: anything about two other large sizes at once, or about calls that would take seconds here.
 
@@ -133,8 +133,9 @@ def _grown(case: Case, calls: list[Call]) -> Iterator[Derived]:
                     yield grown
                 if step > 1:
                     each.seconds[size] = time.process_time() - began
-                if size in _COUNTED and (counted := all_equal(each.call, grown)) is not None:
-                    ask(case, [counted], (check_value,), "")
+                if size in _COUNTED:
+                    for counted in all_equal(each.call, grown):
+                        ask(case, [counted], (check_value,), "")
     # However long the others took, one is asked.
     end = max(end, time.process_time() + _CALL_SECONDS)
     for each, other in permutations(growing, 2):

@@ -3,14 +3,14 @@
 Proves: the same arguments give the same bits. Another value of each argument that the declaration calls random gives
 other bits in each result, unless the reference also gives the same for both values; so does the value plus 2**32, on a
 CPU also where the reference draws from PyTorch's generator, which takes 32 bits of a seed, and the operator does not.
-Over many seeds the mean of every element of each result and of all together, and of their squares, are those of the
-reference, within six standard deviations. No two elements are fully correlated, unless those of the reference are. The
-results of one seed are not those of the next seed, shifted by some elements. In a result of thousands of elements
-nothing comes again some elements later, and its mean square is, for seeds that a generator may not be made for, such as
-0 and -1, what it is for others. Two results depend on each other only as those of the reference do. Among as many
-numbers as a few seconds give, at most 2**26, none is infinite or NaN if none of twice as many of the reference's is.
-All this is asked in one dtype; in others, means and correlations are, if the numbers there are no rounded ones of
-float64.
+In small samples, over many seeds, the mean of every element of each result and of all together, and of their squares,
+are those of the reference, within six standard deviations. No two elements are fully correlated, unless those of the
+reference are. The results of one seed are not those of the next seed, shifted by some elements. In a result of
+thousands of elements nothing comes again some elements later, and its mean square is, for seeds that a generator may
+not be made for, such as 0 and -1, what it is for others. Two results depend on each other only as those of the
+reference do. Among as many numbers as a few seconds give, at most 2**26, none is infinite or NaN if none of twice as
+many of the reference's is. All this is asked in one dtype; in others, means and correlations are, if the numbers there
+are no rounded ones of float64.
 
 Cannot prove: that the generator is random enough for a purpose.
 
@@ -38,6 +38,7 @@ from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.tensors.arguments import tensors_of
 from torchgraft.checking.tensors.compare import Mismatch, expect, expect_equal
+from torchgraft.sampling import Sample
 
 _SEEDS = 200
 _DEVIATIONS = 6.0
@@ -53,6 +54,8 @@ _WIDE_SEEDS, _WIDE_SAMPLES = 16, 2
 # process has worked so many seconds. A call may take so many, and has at least so many elements and at most so many.
 _NUMBERS, _QUICK_SECONDS, _SECONDS = 1 << 26, 1.5, 8.0
 _CALL_SECONDS, _FEWEST, _MOST = 0.25, 100_000, 2_000_003
+# The seconds of this thread after which no other small sample is asked over many seeds.
+_FEW_SECONDS_IF_QUICK, _FEW_SECONDS = 0.5, 2.0
 # The lowest of the bits of a seed that do not fit into 32.
 _HIGH = 2**32
 # Seeds of which a generator may make a state of zeros or ones. A mean square is no chance if it is so many deviations
@@ -79,10 +82,21 @@ def check(case: Case) -> None:
         return
     case.each(_check_seeds, samples)
     case.each(_check_distribution, samples[-1:])
+    _check_other_distributions(case, samples[-1])
     some = (sample for sample in case.samples.table if not sample.is_empty and case.only in (None, sample.name))
     telling = (sample for sample in some if _varies(case.call(sample)))
     seconds = _QUICK_SECONDS if case.quick else _SECONDS
     case.each(partial(_check_repeats, seconds), itertools.islice(telling, _WIDE_SAMPLES))
+
+
+def _check_other_distributions(case: Case, asked: Sample) -> None:
+    """Compares the distributions of small samples: what an order of two elements shows one of forty hardly does."""
+    end = time.thread_time() + (_FEW_SECONDS_IF_QUICK if case.quick else _FEW_SECONDS)
+    for sample in case.table(empty=False, small=True):
+        if time.thread_time() > end:
+            return
+        if sample is not asked:
+            case.each(_check_distribution, [sample])
 
 
 def _results(call: Call) -> list[Tensor]:

@@ -30,6 +30,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -85,7 +86,8 @@ _WIDE, _QUICK_WIDE = 263, 2
 _ELEMENTS, _PRODUCTS = 1 << 15, 1 << 20
 # On the wrong side of a limit a result is off by more than such a share of it.
 _JUMP = 1e-3
-# The seconds of this thread after which nothing more is asked of them.
+# The turns that each argument has, and the seconds of this thread after which nothing more is asked.
+_TURNS = 2
 _QUICK_SECONDS, _SECONDS = 0.15, 2.0
 
 
@@ -116,9 +118,11 @@ def _check_wide(case: Case) -> None:
         for wide in _widened(case.call(sample)):
             # A kernel that is wrong for the size alone needs no other explanation.
             ask(case, [wide], (check_value,), "")
-            for unit, regime in _parts(wide.call):
-                case.each(partial(_ask_part, wide, unit, regime), [wide.call.sample])
-                if time.thread_time() > end:
+            # However slow a kernel is, each argument has its first turns.
+            for number, turn in enumerate(_turns(wide.call), 1):
+                for unit, regime in turn:
+                    case.each(partial(_ask_part, wide, unit, regime), [wide.call.sample])
+                if number >= _TURNS and time.thread_time() > end:
                     return
 
 
@@ -137,12 +141,16 @@ def _is_last(call: Call, place: SizePlace) -> bool:
     return isinstance(one, Drawn) and place.dim == len(one.shape) - 1
 
 
-def _parts(call: Call) -> Iterator[tuple[Unit, Regime]]:
+def _turns(call: Call) -> Iterator[list[tuple[Unit, Regime]]]:
+    """Yields regimes of parts of rows, one for each argument at a time."""
     has_masks = call.samples.non_finite(call.sample)
-    for unit in units(call, lambda tensor: True):
-        if len(tensors_of([call.arguments[place] for place in unit.places])) == 1:
-            for regime in part_regimes(call, unit, has_masks=has_masks):
-                yield unit, regime
+    by_argument = [
+        [(unit, regime) for regime in part_regimes(call, unit, has_masks=has_masks)]
+        for unit in units(call, lambda tensor: True)
+        if len(tensors_of([call.arguments[place] for place in unit.places])) == 1
+    ]
+    for turn in zip_longest(*by_argument):
+        yield [pair for pair in turn if pair is not None]
 
 
 def _ask_part(wide: Derived, unit: Unit, regime: Regime, call: Call) -> None:
