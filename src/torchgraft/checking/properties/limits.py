@@ -61,6 +61,8 @@ _MEASURED = 3
 # The seconds that one call may take, as the calls before it let expect; and all calls together. They are those of this
 # process alone, so that a busy machine asks no less.
 _CALL_SECONDS, _QUICK_SECONDS, _SECONDS = 0.5, 1.5, 10.0
+# The seconds that a larger number beside a larger size may take: there are few such calls, and one is asked always.
+_CROSSED_SECONDS = 1.5
 
 _CHECKS = (check_value, check_gradient)
 
@@ -150,7 +152,7 @@ def _crossed(number: _Growing, size: _Growing) -> Derived | None:
         return None
     if not (number.seconds and size.seconds):
         return None
-    if number.expected_seconds(_NUMBER) + size.expected_seconds(_BESIDE) > _CALL_SECONDS:
+    if number.expected_seconds(_NUMBER) + size.expected_seconds(_BESIDE) > _CROSSED_SECONDS:
         return None
     grown = resized(call, {**dict.fromkeys(size.places, _BESIDE), place: _NUMBER})
     return grown if is_small(grown.call, _ELEMENTS, _PRODUCTS) and is_taken_on_cpu(grown.call) else None
