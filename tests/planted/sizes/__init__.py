@@ -515,6 +515,15 @@ _resizing.plant(
 )
 
 
+def _a_number_for_each_row(dtype: torch.dtype) -> dict[str, Any]:
+    return {
+        "output": lambda codes, *others: codes.new_empty(codes.shape[:-1], dtype=torch.int64),
+        "gradient": None,
+        "dtypes": (dtype,),
+        "kernels": {"cpu": (dtype,)},
+    }
+
+
 # The sum of the squares of codes of one byte.
 
 
@@ -531,10 +540,7 @@ _energies = _Kind(
         ]
     ),
     reference=_squares,
-    output=lambda codes: codes.new_empty(codes.shape[:-1], dtype=torch.int64),
-    gradient=None,
-    dtypes=(torch.int8,),
-    kernels={"cpu": (torch.int8,)},
+    **_a_number_for_each_row(torch.int8),
 )
 _energies.plant(
     "adds_squares_in_32_bits",
@@ -560,10 +566,7 @@ _totals = _Kind(
         ]
     ),
     reference=lambda codes: codes.sum(-1, dtype=torch.int64),
-    output=lambda codes: codes.new_empty(codes.shape[:-1], dtype=torch.int64),
-    gradient=None,
-    dtypes=(torch.int16,),
-    kernels={"cpu": (torch.int16,)},
+    **_a_number_for_each_row(torch.int16),
 )
 _totals.control("adds_codes", lambda codes: codes.long().sum(-1))
 _totals.plant(
@@ -587,10 +590,7 @@ _distances = _Kind(
     "(Tensor one, Tensor other) -> Tensor",
     Samples([Sample("three codes", (Drawn((3, 7), dtype=torch.uint8), Drawn((3, 7), dtype=torch.uint8)))]),
     reference=_differing,
-    output=lambda one, other: one.new_empty(one.shape[:-1], dtype=torch.int64),
-    gradient=None,
-    dtypes=(torch.uint8,),
-    kernels={"cpu": (torch.uint8,)},
+    **_a_number_for_each_row(torch.uint8),
 )
 _distances.plant(
     "counts_a_block_in_8_bits",

@@ -232,14 +232,14 @@ def _wrong_indices(call: Call, tensor: Tensor) -> Iterator[_Wrong]:
             changed = tensor.clone()
             changed.view(-1)[-1] = number
             yield _Wrong(f"with an element of {number}", (changed,))
-    steps = tensor.flatten().diff()
+    flat = tensor.flatten()
+    steps = flat.diff()
     if (steps >= 0).all() and (rising := steps.nonzero().flatten()).numel():
         # Offsets that fall say that something has fewer elements than none.
         place = int(rising[len(rising) // 2])
         changed = tensor.clone()
-        changed.view(-1)[place : place + 2] = tensor.flatten()[place : place + 2].flip(0)
-        first, second = changed.view(-1)[place : place + 2].tolist()
-        yield _Wrong(f"with {first} before {second}", (changed,))
+        changed.view(-1)[place : place + 2] = flat[place : place + 2].flip(0)
+        yield _Wrong(f"with {int(flat[place + 1])} before {int(flat[place])}", (changed,))
 
 
 def _wrong_numbers(argument: Argument, value: Any) -> Iterator[_Wrong]:

@@ -27,12 +27,13 @@ _EMPTIED = 4
 
 def check(case: Case) -> None:
     """See the module."""
-    samples = [sample for sample in case.table() if sample.is_empty]
+    table = case.table()
+    samples = [sample for sample in table if sample.is_empty]
     if case.samples.draw is not None and case.only is None:
         random = Random(case.seed)
         found = (case.samples.draw(random) for _ in range(_RANDOM_SAMPLES))
         samples += [sample for sample in found if sample.is_empty][:10]
-    full = [sample for sample in case.table() if not sample.is_empty]
+    full = [sample for sample in table if not sample.is_empty]
     others = kinds_of(full, _EMPTIED // 2 if case.quick else _EMPTIED)
     derived = [each for other in others for each in emptied(case.call(other))]
     if not samples and not derived:
