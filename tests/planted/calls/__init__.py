@@ -330,6 +330,13 @@ _plant(
     ),
     **_NOISE,
 )
+_plant(
+    "adds_noise_to_one_tile",
+    "adds random numbers to 4,096 elements and no more",
+    "randomness",
+    lambda input, seed: tuple(torch.where(_positions(input) < 4_096, noise, input) for noise in _noises(input, seed)),
+    **_NOISE,
+)
 
 
 # A total that is written to.

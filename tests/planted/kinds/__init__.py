@@ -292,6 +292,21 @@ _adding_noise.plant(
 )
 
 
+_adding_noise.plant(
+    "adds_noise_to_a_block_of_float32",
+    "adds random numbers to 1,024 elements and no more, in float32 alone",
+    "limits",
+    lambda input, seed: torch.empty_like(input).copy_(
+        torch.where(
+            (torch.arange(input.numel(), device=input.device).view(input.shape) < 1_024)
+            | torch.tensor(input.dtype != torch.float32),
+            _noisy(input, seed),
+            input,
+        )
+    ),
+)
+
+
 # The same, of which each dtype has random numbers of its own.
 
 

@@ -86,14 +86,22 @@ def _kind(argument: Any) -> Any:
 def resizable(call: Call, least: int = 2) -> dict[SizePlace, int]:
     """Finds the sizes of a call that may change: not those that may belong to whole numbers that are given.
 
-    Offsets and lengths come with as many positions as they say.
+    Offsets and lengths come with as many positions as they say. A number that chooses random values is no size.
 
     Args:
         call: any.
         least: the smallest size that counts.
     """
     tied, found = _tied(call.sample), sizes_of(call, numbers=True, least=least)
-    return {place: size for place, size in found.items() if size not in tied and not is_given(_argument(call, place))}
+    return {
+        place: size
+        for place, size in found.items()
+        if size not in tied and not is_given(_argument(call, place)) and not _is_seed(call, place)
+    }
+
+
+def _is_seed(call: Call, place: SizePlace) -> bool:
+    return place.dim is None and call.declaration.arguments[place.argument].name in call.declaration.random
 
 
 def may_shrink(call: Call) -> bool:
@@ -282,7 +290,7 @@ class _OfReference(Call):
 
     def function(self, *arguments: Any) -> Any:
         with pytorch_in_time(self.device, self.dtype):
-            return self.reference(*arguments)
+            return self.by_definition(*arguments)
 
 
 def _reference_errs_too(call: Call, check: Check) -> bool:

@@ -6,11 +6,11 @@ CPU also where the reference draws from PyTorch's generator, which takes 32 bits
 In small samples, over many seeds, the mean of every element of each result and of all together, and of their squares,
 are those of the reference, within six standard deviations. No two elements are fully correlated, unless those of the
 reference are. The results of one seed are not those of the next seed, shifted by some elements. In a result of
-thousands of elements nothing comes again some elements later, and its mean square is, for seeds that a generator may
-not be made for, such as 0 and -1, what it is for others. Two results depend on each other only as those of the
-reference do. Among as many numbers as a few seconds give, at most 2**26, none is infinite or NaN if none of twice as
-many of the reference's is. All this is asked in one dtype; in others, means and correlations are, if the numbers there
-are no rounded ones of float64.
+thousands of elements nothing comes again some elements later, and each stretch has the means of the reference; the mean
+square is, for seeds that a generator may not be made for, such as 0 and -1, what it is for others. Two results depend
+on each other only as those of the reference do. Among as many numbers as a few seconds give, at most 2**26, none is
+infinite or NaN if none of twice as many of the reference's is. All this is asked in one dtype; in others, means and
+correlations are, if the numbers there are no rounded ones of float64.
 
 Cannot prove: that the generator is random enough for a purpose.
 
@@ -61,6 +61,9 @@ _HIGH = 2**32
 # Seeds of which a generator may make a state of zeros or ones. A mean square is no chance if it is so many deviations
 # away from the mean of other seeds.
 _SPECIAL_SEEDS, _OUTLYING = (0, -1, 1 << 31, 1 << 32, (1 << 63) - 1), 16.0
+# A wide result is compared in stretches of so many elements, of which a kernel may have computed none, and in at most
+# so many stretches. Their means are no chance if they are so many deviations apart.
+_STRETCHES, _MOST_STRETCHES, _APART = (281, 2_250), 512, 10.0
 # A correlation over seeds is no chance if it is more than so many deviations of its mean, and than this number.
 _FAR, _LEAST_CORRELATION = 8.0, 0.1
 
@@ -192,6 +195,7 @@ def _check_repeats(seconds: float, call: Call) -> None:
                 # What is multiplied by an argument has its sign.
                 for change in (Tensor.clone, Tensor.abs):
                     _expect_no_repeat(change(one), change(other), _named(number, ours))
+                _expect_stretches_alike(one, other, _named(number, ours))
             _expect_seeds_alike(wide, ours)
             _expect_finite(call, places, seconds)
             seconds = 0.0
@@ -301,6 +305,29 @@ def _expect_moments(ours: Tensor, theirs: Tensor, named: str) -> None:
             expected=f"at most {allowed.item():.3g} apart",
             found=f"{difference.item():.3g}",
         )
+
+
+def _expect_stretches_alike(ours: Tensor, theirs: Tensor, named: str) -> None:
+    """Compares the means of stretches of a wide result, a row of each table a seed: one may have no random numbers."""
+    elements = ours.shape[1]
+    for length, (power, what) in itertools.product(_STRETCHES, ((1, "mean"), (2, "mean square"))):
+        stretches = min(-(-elements // length), _MOST_STRETCHES)
+        found, expected = (
+            torch.stack([each.mean(1) for each in (table**power).tensor_split(stretches, 1)], 1)
+            for table in (ours, theirs)
+        )
+        deviation = torch.maximum(found.var(0).max(), expected.var(0).max()).mul(2 / len(found)).sqrt()
+        allowed = _APART * deviation + 1e-2 * expected.abs().mean()
+        differences = (found.mean(0) - expected.mean(0)).abs()
+        is_far = differences > allowed
+        if is_far.any():
+            place = int(is_far.nonzero()[0])
+            raise Mismatch(
+                f"from about element {place * elements // stretches:,} of {elements:,} on the {what} is not the"
+                f" reference's{named}: a block or a tile may have random numbers, and what is behind it none",
+                expected=f"at most {allowed.item():.3g} apart",
+                found=f"{differences[place].item():.3g}",
+            )
 
 
 def _expect_not_alike(ours: Tensor, theirs: Tensor) -> None:
