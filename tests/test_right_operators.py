@@ -636,8 +636,37 @@ def test_an_operator_that_refuses_a_number_is_not_kept_waiting_for_the_reference
     assert max(map(abs, asked)) < 2**32
 
 
-def test_a_loop_that_no_signal_handler_interrupts_is_ended(monkeypatch):
-    monkeypatch.setattr(bounds, "_SECONDS", 0.3)
-    assert bounds.ends_in_time(lambda: None)
-    # The padding is so large that this counts for hours, in C++.
-    assert not bounds.ends_in_time(lambda: torch.nn.functional.max_pool1d(torch.ones(1, 1, 7), 2**40, 2, 2**39))
+def test_a_loop_that_no_signal_handler_interrupts_is_ended():
+    assert bounds.ends_in_time(lambda: None, seconds=0.3)
+
+    def count():
+        # The padding is so large that this counts for hours, in C++.
+        torch.nn.functional.max_pool1d(torch.ones(1, 1, 7), 2**40, 2, 2**39)
+
+    assert not bounds.ends_in_time(count, seconds=0.3)
+
+
+def test_a_reference_that_counts_up_to_a_number_keeps_nobody_waiting(monkeypatch):
+    monkeypatch.setattr(bad_input, "REFERENCE_SECONDS", 0.3)
+    counted = []
+
+    def reference(input, times):
+        counted.append(times)
+        result = torch.zeros_like(input)
+        for _ in range(times):
+            result = result + input
+        return result
+
+    def multiplied(input, times):
+        return input * max(times, 0)
+
+    operator = _declare(
+        "times(Tensor input, int times) -> Tensor",
+        multiplied,
+        reference=reference,
+        output=lambda input, times: torch.empty_like(input),
+    )
+    samples = Samples([Sample("twice", (Drawn((2, 5)), 2)), Sample("once", (Drawn((7,)), 1))])
+    bad_input.check(Case(Subject(operator, samples), torch.device("cpu"), torch.float32))
+    # Of all numbers that would take hours, one of the millions is asked on meta tensors, and no other.
+    assert [times for times in counted if type(times) is int and times > 2**20] == [2**24 + 2 * 1 + 1]

@@ -32,7 +32,13 @@ from torchgraft.checking.adopting.adopted import Adopted
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
 from torchgraft.checking.helpers.after_refusals import expect_as_before
-from torchgraft.checking.helpers.bounds import TooLong, ends_in_time, memory_bounded, time_bounded
+from torchgraft.checking.helpers.bounds import (
+    REFERENCE_SECONDS,
+    TooLong,
+    ends_in_time,
+    memory_bounded,
+    time_bounded,
+)
 from torchgraft.checking.kernels import claims_kernel
 from torchgraft.checking.property import COMPILER, Property
 from torchgraft.checking.tensors.arguments import each_tensor, replaced, tensors_of
@@ -70,6 +76,7 @@ class _Wrong:
         of_dtype: whether it is about a dtype.
         is_huge: whether a number is so large that the reference may count up to it.
         is_large: whether a number is so large that results of such a size take seconds.
+        counted: the argument whose number is huge and positive: if the reference counts up to it, to others too.
     """
 
     what: str
@@ -80,13 +87,15 @@ class _Wrong:
     of_dtype: bool = False
     is_huge: bool = False
     is_large: bool = False
+    counted: str = ""
 
 
 def check(case: Case) -> None:
     """See the module."""
+    counting: set[str] = set()
     with memory_bounded(case.device):
-        case.each(lambda call: _check_call(case, call), smallest_samples(case))
-        case.each(lambda call: _check_after_refusals(case, call), _telling_samples(case))
+        case.each(lambda call: _check_call(case, call, counting), smallest_samples(case))
+        case.each(lambda call: _check_after_refusals(case, call, counting), _telling_samples(case))
 
 
 def smallest_samples(case: Case) -> list[Sample]:
@@ -96,13 +105,16 @@ def smallest_samples(case: Case) -> list[Sample]:
     return list(samples.values())
 
 
-def _check_call(case: Case, call: Call) -> None:
-    for wrong in mistakes(call):
+def _check_call(case: Case, call: Call, counting: set[str]) -> None:
+    """Asks each mistake of a call; `counting` collects the arguments up to whose numbers the reference counts."""
+    for wrong in mistakes(call, counting):
         # On a GPU a kernel may stop the process for what the reference refuses.
         if wrong.is_huge and call.device.type == "cpu" and _is_refused_clearly(case, call, wrong):
             continue
         case.progress(f"the reference, {wrong.what}, of sample {call.sample.name!r}")
-        verdict = _ask_reference(call, wrong)
+        verdict = _Verdict(unknown=True) if wrong.counted in counting else _ask_reference(call, wrong)
+        if verdict.takes_long and wrong.counted:
+            counting.add(wrong.counted)
         if not verdict.by_values:
             _check_mistake(case, call, wrong, verdict)
     # PyTorch's own kernels read what is gone.
@@ -118,7 +130,7 @@ def _telling_samples(case: Case) -> list[Sample]:
     return list({sample.name: sample for sample in (small[0], small[-1])}.values())
 
 
-def _check_after_refusals(case: Case, call: Call) -> None:
+def _check_after_refusals(case: Case, call: Call, counting: set[str]) -> None:
     """Repeats a good call after each refused one: scratch that is kept may stay as the refused one has left it."""
     expected, summed = call.expected(), call.summed * call.sample.elements
     try:
@@ -126,7 +138,7 @@ def _check_after_refusals(case: Case, call: Call) -> None:
     except Mismatch:
         # `value` says so.
         return
-    for wrong in mistakes(call):
+    for wrong in mistakes(call, counting):
         # Huge numbers take long, and a GPU may not be asked what the reference refuses for its values.
         if wrong.is_huge or len(wrong.arguments) != len(call.declaration.arguments):
             continue
@@ -143,9 +155,15 @@ def _check_after_refusals(case: Case, call: Call) -> None:
 # The mistakes
 
 
-def mistakes(call: Call) -> Iterator[_Wrong]:
-    """A call with each mistake in turn."""
+def mistakes(call: Call, counting: set[str] | None = None) -> Iterator[_Wrong]:
+    """A call with each mistake in turn.
+
+    Args:
+        call: a good one.
+        counting: the arguments up to whose numbers the reference is known to count; what is found is added.
+    """
     arguments, described = call.arguments, call.declaration.arguments
+    counting = set() if counting is None else counting
     if not any(argument.keyword_only for argument in described):
         for count in range(sum(argument.default is REQUIRED for argument in described)):
             yield _Wrong(f"{count} arguments for {len(arguments)}", arguments[:count], always=True)
@@ -156,9 +174,11 @@ def mistakes(call: Call) -> Iterator[_Wrong]:
             names = argument.name if wrong.names else ""
             changed = replaced(arguments, place, *wrong.arguments)
             # `large` checks calls with so many results.
-            if wrong.is_large and _makes_many(call, changed):
+            if wrong.is_large and (argument.name in counting or _makes_many(call, changed, argument.name, counting)):
                 continue
-            yield replace(wrong, what=f"{argument.name} {wrong.what}", arguments=changed, names=names)
+            counted = argument.name if wrong.is_huge and wrong.arguments[0] > 0 else ""
+            what = f"{argument.name} {wrong.what}"
+            yield replace(wrong, what=what, arguments=changed, names=names, counted=counted)
     for name, tensor, with_other in call.tensors_in_turn():
         for wrong in (*_wrong_tensors(call, name, tensor), *_wrong_indices(call, tensor)):
             names = name if wrong.names else ""
@@ -296,6 +316,7 @@ class _Verdict:
     raised: str = ""
     unknown: bool = False
     by_values: bool = False
+    takes_long: bool = False
 
 
 def _targets(operator: Operator) -> list[tuple[str, Callable[..., Any]]]:
@@ -381,13 +402,13 @@ def _ask_reference(call: Call, wrong: _Wrong) -> _Verdict:
     if on_gpu:
         # The definition is that of every device, and of huge numbers PyTorch's convolution on a GPU dies itself.
         arguments = each_tensor(Tensor.cpu, arguments)
-    if wrong.is_huge and not ends_in_time(partial(_answer, call, arguments)):
-        return _Verdict(unknown=True)
+    if wrong.is_huge and not ends_in_time(partial(_answer, call, arguments), REFERENCE_SECONDS):
+        return _Verdict(unknown=True, takes_long=True)
     try:
         with time_bounded(TooLong):
             expected = _answer(call, arguments)
     except TooLong:
-        return _Verdict(unknown=True)
+        return _Verdict(unknown=True, takes_long=True)
     except Exception as error:
         if _is_beyond_memory(error):
             # No result can be right, and PyTorch's own error, which a kernel passes on, is clear.
@@ -406,7 +427,8 @@ def _ask_reference(call: Call, wrong: _Wrong) -> _Verdict:
         return _Verdict(expected)
     # Meta tensors have no memory, but their sizes can be checked.
     try:
-        return _Verdict(call.reference(*_on_meta(wrong.arguments)), unknown=True)
+        with time_bounded(TooLong, REFERENCE_SECONDS):
+            return _Verdict(call.reference(*_on_meta(wrong.arguments)), unknown=True)
     except Exception:
         return _Verdict(unknown=True)
 
@@ -430,15 +452,21 @@ def _answer(call: Call, arguments: Sequence[Any]) -> Any:
 def _is_taken(call: Call, arguments: Sequence[Any]) -> bool:
     try:
         call.reference(*arguments)
+    except TooLong:
+        raise
     except Exception:
         return False
     return True
 
 
-def _makes_many(call: Call, arguments: Sequence[Any]) -> bool:
-    """Whether the reference makes results of many elements."""
+def _makes_many(call: Call, arguments: Sequence[Any], name: str, counting: set[str]) -> bool:
+    """Whether the reference makes results of many elements, or takes long: then it counts up to that number."""
     try:
-        made = call.reference(*_on_meta(arguments))
+        with time_bounded(TooLong, REFERENCE_SECONDS):
+            made = call.reference(*_on_meta(arguments))
+    except TooLong:
+        counting.add(name)
+        return True
     except Exception:
         return False
     return sum(each.numel() for each in tensors_of([made])) > _MOST
