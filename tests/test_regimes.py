@@ -183,7 +183,7 @@ CAUSES = {
     "forgets_weights_of_running_sums": "with weight given, as in sample 'weighted', running=True: the gradient",
     "ignores_a_number": "ignores slope: ",
     "has_a_gradient_for_one_number": "with slope=0.1: the gradient of input is wrong",
-    "keeps_a_number": "keeps something from an earlier call with the same sizes",
+    "keeps_a_number": "a stale cache: something is kept from an earlier call: ",
     "ignores_a_flag": "ignores negative, or keeps something",
     "mistakes_the_sign_of_an_integer": "takes by=-2 for the number before",
     "keeps_what_is_left_out": "ignores that bias is left out, or keeps it from an earlier call",

@@ -25,10 +25,9 @@ from torchgraft.checking.kernel_place import Place, place_of_function
 from torchgraft.checking.kernels import claims_kernel, is_compiled_there
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.property import Property
-from torchgraft.checking.result import EMULATED, INCOMING_CHANGED, UNDECLARED_SIZE, Failure, NotApplicable, Result
+from torchgraft.checking.result import EMULATED, UNDECLARED_SIZE, Failure, NotApplicable, Result
 from torchgraft.checking.subject import subject_of
 from torchgraft.checking.tensors.compare import Mismatch
-from torchgraft.checking.tensors.gradients import IncomingChanged
 from torchgraft.kernels import python_kernels
 from torchgraft.kernels.fallback import PerformanceWarning, fallbacks
 from torchgraft.kernels.precision import exact_reductions, true_precision
@@ -165,7 +164,7 @@ def _run_here(job: Job, progress: Callable[[str], None], on_failure: Callable[[R
 
 
 def _kind_of(error: BaseException | None) -> str:
-    return INCOMING_CHANGED if isinstance(error, IncomingChanged) else ""
+    return error.kind if isinstance(error, Mismatch) else ""
 
 
 def _placed(failure: Failure, job: Job, case: Case) -> Failure:

@@ -43,7 +43,7 @@ from torchgraft.checking.properties.gradient import check_gradient
 from torchgraft.checking.properties.inputs_and_outputs import expect_apart
 from torchgraft.checking.properties.value import check_value
 from torchgraft.checking.property import Property
-from torchgraft.checking.result import NotApplicable
+from torchgraft.checking.result import STALE_CACHE, NotApplicable
 from torchgraft.checking.tensors.arguments import each_tensor, replaced, tensors_of
 from torchgraft.checking.tensors.compare import Mismatch
 from torchgraft.checking.tensors.dtypes import holds_numbers, in_float64, is_number
@@ -255,13 +255,13 @@ def _check_change(case: Case, call: Call, changed: _Changed, first: Any, *, coun
     worse = known.worst(found, what)
     if worse is None:
         return found
-    same = _are_equal(found, first)
+    same, kind = _are_equal(found, first), ""
     if changed.rounds and (rounded := _rounded_to(call, changed, found)):
         cause = f"rounds {changed.names} to {rounded}: {what} is that of the number in {rounded}"
     elif same and counts:
         cause = f"takes {changed.what} for the number before: the results are the same"
     elif same:
-        cause = _why_same(case, call, changed)
+        cause, kind = _why_same(case, call, changed)
     elif changed.swapped:
         cause = f"{what} is wrong{_of_swapped(call, changed, found)}"
     elif ignored := _ignored(call, changed, found):
@@ -271,7 +271,7 @@ def _check_change(case: Case, call: Call, changed: _Changed, first: Any, *, coun
     else:
         cause = f"{what} is wrong"
     where = f"{worse.count} of {worse.total} elements, the first at {list(worse.index)}"
-    raise Mismatch(f"{cause}; {where}", index=worse.index, expected=worse.expected, found=worse.found)
+    raise Mismatch(f"{cause}; {where}", index=worse.index, expected=worse.expected, found=worse.found, kind=kind)
 
 
 def _rounding_of(call: Call, arguments: tuple[Any, ...]) -> float:
@@ -337,23 +337,23 @@ def _is_close_to_reference(call: Call, arguments: tuple[Any, ...], found: Any) -
     return True
 
 
-def _why_same(case: Case, call: Call, changed: _Changed) -> str:
-    """Tells an argument that is ignored from one of which something is kept from an earlier call."""
+def _why_same(case: Case, call: Call, changed: _Changed) -> tuple[str, str]:
+    """Tells an argument that is ignored from one of which something is kept from an earlier call; and that kind."""
     since = f"the result of {changed.what} is the one of the call before"
     if changed.what.endswith(" left out"):
-        return f"ignores that {changed.names} is left out, or keeps it from an earlier call: {since}"
+        return f"ignores that {changed.names} is left out, or keeps it from an earlier call: {since}", ""
     counts = _counts_elsewhere(case, call, changed)
+    if counts or _counts_in_table(case, call, changed):
+        kept = "a stale cache: something is kept from an earlier call"
+        return f"{kept}: {since}, which had another {changed.names}", STALE_CACHE
     if counts is None:
-        return f"ignores {changed.names}, or keeps something from an earlier call with the same sizes: {since}"
-    if counts:
-        return f"keeps something from an earlier call with the same sizes: {since}, which had another {changed.names}"
-    return f"ignores {changed.names}: {since}"
+        return f"ignores {changed.names}, or keeps something from an earlier call: {since}", ""
+    return f"ignores {changed.names}: {since}", ""
 
 
 def _counts_elsewhere(case: Case, call: Call, changed: _Changed) -> bool | None:
     """Whether the changed number counts with sizes that no call had before; None if there are no such sizes."""
-    draw, original = case.samples.draw, call.arguments
-    places = [place for place, value in enumerate(changed.arguments) if not _is_alike(value, original[place])]
+    draw, places = case.samples.draw, _changed_places(call, changed)
     for seed in range(_DRAWN if draw is not None else 0):
         assert draw is not None
         other = case.call(draw(Random(_FIRST_SEED + seed)))
@@ -368,6 +368,33 @@ def _counts_elsewhere(case: Case, call: Call, changed: _Changed) -> bool | None:
         except Exception:
             continue
     return None
+
+
+def _counts_in_table(case: Case, call: Call, changed: _Changed) -> bool:
+    """Whether a sample has another number than this one, and the operator computes with it, as the reference does."""
+    places, original = _changed_places(call, changed), call.arguments
+    for sample in case.table(empty=False, small=True):
+        other = case.call(sample)
+        own = other.arguments
+        swapped = [original[place] if place in places else value for place, value in enumerate(own)]
+        try:
+            expected = other.expected(own)
+            if not _are_equal(expected, other.expected(tuple(swapped))) and _is_close(
+                other, other.function(*own), expected
+            ):
+                return True
+        except Exception:
+            continue
+    return False
+
+
+def _changed_places(call: Call, changed: _Changed) -> list[int]:
+    """The places of the arguments that were changed."""
+    return [
+        place
+        for place, (value, before) in enumerate(zip(changed.arguments, call.arguments, strict=True))
+        if not _is_alike(value, before)
+    ]
 
 
 def _is_alike(one: Any, other: Any) -> bool:

@@ -17,6 +17,7 @@ class Mismatch(Exception):  # noqa: N818  a finding, not an error of the program
         expected: what should be there.
         found: what is there.
         tolerance: how the difference that is allowed came about; empty where none is.
+        kind: the name of the cause, one of `result.KINDS`, where a property knows it.
     """
 
     def __init__(
@@ -27,9 +28,11 @@ class Mismatch(Exception):  # noqa: N818  a finding, not an error of the program
         expected: Any = None,
         found: Any = None,
         tolerance: str = "",
+        kind: str = "",
     ) -> None:
         super().__init__(message)
         self.index, self.expected, self.found, self.tolerance = index, expected, found, tolerance
+        self.kind = kind
 
     def explained(self, message: str) -> "Mismatch":
         """Returns the same figures with a message that says why they differ."""

@@ -6,12 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchgraft.checking.result import INCOMING_CHANGED
 from torchgraft.checking.tensors.arguments import tensors_of
 from torchgraft.checking.tensors.compare import Mismatch, expect_equal
-
-
-class IncomingChanged(Mismatch):
-    """The finding that a gradient formula writes to an incoming gradient."""
 
 
 def leaves_of(arguments: Iterable[Any]) -> list[Tensor]:
@@ -51,7 +48,7 @@ def differentiate(
     Incoming gradients are copied before: an expected value that is computed from changed ones would be wrong.
 
     Raises:
-        IncomingChanged: the backward pass has written to one.
+        Mismatch: the backward pass has written to one.
     """
     given = () if output_grads is None else output_grads
     # What reads values ends the capture of a CUDA graph.
@@ -70,12 +67,13 @@ def _expect_kept(output_grad: Tensor, before: Tensor, which: str) -> None:
     try:
         expect_equal(output_grad, before)
     except Mismatch as error:
-        raise IncomingChanged(
+        raise Mismatch(
             f"the gradient formula writes to its incoming gradient{which}: autograd gives the same memory to other"
             " formulas, so a formula must write to new tensors",
             index=error.index,
             expected=error.expected,
             found=error.found,
+            kind=INCOMING_CHANGED,
         ) from None
 
 
