@@ -37,10 +37,18 @@ PASSES = {
     "input_grad": "gradient of the input",
     "weight_grad": "gradient of the weights",
     "forward_backward": "forward and backward",
+    # The input of a transposed convolution is the incoming gradient of the operator that computes it.
+    "output_grad_grad": "gradient of the input",
 }
 # The layers that users replace, by operator, and what each is compared with.
 LAYERS = {
     "depthwise_conv2d": "depthwise convolution",
+    "depthwise_conv1d": "depthwise convolution of sequences",
+    "depthwise_conv3d": "depthwise convolution of volumes",
+    "depthwise_conv1d_input_grad": "transposed, of sequences",
+    "depthwise_conv2d_input_grad": "transposed, of images",
+    "depthwise_conv3d_input_grad": "transposed, of volumes",
+    "causal_conv1d": "causal convolution",
     "lltm": "recurrent layer (LLTM)",
     "lltm_cell": "recurrent cell (LLTMCell)",
     "shift": "shift",
@@ -55,6 +63,7 @@ COMPARED = {
     "nn.LSTM": "`nn.LSTM`",
     "nn.LSTMCell": "`nn.LSTMCell`",
     "grid_sample": "`grid_sample`",
+    "conv_transpose": "PyTorch",
     "pytorch": "PyTorch",
 }
 # Of README's table.

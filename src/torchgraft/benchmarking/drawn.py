@@ -36,7 +36,7 @@ from torchgraft.checking.tensors.compare import Mismatch, expect_close
 from torchgraft.kernels import measured_choice, python_kernels
 from torchgraft.kernels.fallback import PerformanceWarning, fallbacks
 from torchgraft.operator import FLOATING
-from torchgraft.sampling import Benchmark, Budget, Distribution
+from torchgraft.sampling import Benchmark, Budget, Distribution, Samples
 
 # What is drawn from where nobody names dtypes.
 _DTYPES = {"cpu": (torch.float32,), "cuda": (torch.float32, torch.float16, torch.bfloat16)}
@@ -126,12 +126,18 @@ def draw_candidates(
     distributions = [(each, each.samples.networks) for each in subjects if each.samples.networks is not None]
     expect_known("pass", wanted.directions, [name for _, networks in distributions for name in networks.passes])
     return [
-        Candidate(subject.operator, subject.samples, benchmark, dtype, wanted.device, each)
+        Candidate(subject.operator, _with_rivals(subject.samples), benchmark, dtype, wanted.device, each)
         for subject, networks in distributions
         for benchmark, dtype in _draw(subject, networks, wanted, count, seed, memory)
         for each in networks.passes
         if not wanted.directions or each in wanted.directions
     ]
+
+
+def _with_rivals(samples: Samples) -> Samples:
+    """Samples with the rivals of drawn rows."""
+    assert samples.networks is not None
+    return replace(samples, rivals={**samples.rivals, **samples.networks.rivals})
 
 
 def _draw(

@@ -225,11 +225,13 @@ class Distribution:
         against: the rival or yardstick that stands beside each row.
         passes: what is timed of each row: 'forward'; 'forward_backward', with the gradients of all tensor arguments; or
             `<argument>_grad`, the gradient of one of them.
+        rivals: functions, by name, that stand beside these rows alone, in addition to the rivals of the samples.
     """
 
     draw: Callable[[Random, "Budget"], "Benchmark | None"]
     against: str
     passes: tuple[str, ...] = ("forward", "forward_backward")
+    rivals: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,19 @@ from torch import Tensor
 from torch.nn import functional
 
 from torchgraft.operators.causal_conv1d.arguments import MOST_TAPS
-from torchgraft.sampling import Benchmark, Budget, Drawn, Packed, Sample, Samples, any_size, draw_packed
+from torchgraft.sampling import (
+    Benchmark,
+    Budget,
+    Distribution,
+    Drawn,
+    Packed,
+    Sample,
+    Samples,
+    any_size,
+    draw_packed,
+    log_uniform,
+    rounded,
+)
 
 
 class _Case(NamedTuple):
@@ -297,6 +309,20 @@ def _by_pytorch(
     return functional.silu(sums) if silu else sums, final_state.clone()
 
 
+def _draw_layer(random: Random, budget: Budget) -> Benchmark | None:
+    """A convolution as state-space models and conformers have it: a prompt of any length."""
+    length = rounded(random, log_uniform(random, 64, 16384), 64, 0.7)
+    channels = rounded(random, log_uniform(random, 256, 8192), 64, 0.95)
+    batch = rounded(random, log_uniform(random, 1, 64), 2, 0.6)
+    width = random.choices((2, 3, 4, 15, 31), (0.1, 0.1, 0.65, 0.1, 0.05))[0]
+    case = _benchmark(channels, length, batch, width, channels_last=random.random() < 0.5)
+    case = case._replace(bias=random.random() < 0.7, silu=random.random() < 0.8)
+    elements = 2 * batch * channels * length
+    if elements > budget.elements or elements * width > budget.products:
+        return None
+    return Benchmark(case.forward(), "drawn")
+
+
 @functools.cache
 def _compiled() -> Callable[..., tuple[Tensor, Tensor]]:
     """Compiles PyTorch's composition: only if somebody times it, as each process that compiles imports the compiler."""
@@ -348,6 +374,7 @@ def _samples(
     summed: Callable[..., int],
     benchmarks: Sequence[Benchmark] = (),
     rivals: Mapping[str, Callable[..., Any]] | None = None,
+    networks: Distribution | None = None,
 ) -> Samples:
     return Samples(
         [make(case) for case in cases],
@@ -356,6 +383,7 @@ def _samples(
         summed=summed,
         benchmarks=benchmarks,
         rivals=rivals or {},
+        networks=networks,
     )
 
 
@@ -500,6 +528,7 @@ samples = {
             for case, devices in _LAYERS
         ],
         rivals={"pytorch": _by_pytorch, "compiled": _by_compiled_pytorch},
+        networks=Distribution(_draw_layer, "pytorch"),
     ),
     # Beside PyTorch's, gradients are timed as the backward pass of the operators.
     "causal_conv1d_backward": _samples(

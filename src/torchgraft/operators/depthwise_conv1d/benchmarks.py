@@ -100,6 +100,43 @@ def draw(random: Random, budget: Budget) -> Benchmark | None:
 NETWORKS = Distribution(draw, "pytorch", ("forward", "input_grad", "weight_grad"))
 
 
+def draw_transposed(random: Random, budget: Budget) -> Benchmark | None:
+    """A transposed convolution as codecs and vocoders have it: it makes a sequence several times as long."""
+    stride = random.choices((1, 2, 4, 5, 8), (0.1, 0.4, 0.2, 0.1, 0.2))[0]
+    kernel = random.choice((3, 4, 12)) if stride <= 2 else 2 * stride
+    length = rounded(random, log_uniform(random, 40, 16000 / stride), 50, 0.3)
+    channels = rounded(random, log_uniform(random, 16, min(2048, 4e6 / (length * stride))), 16, 0.9)
+    batch = rounded(random, log_uniform(random, 1, 64), 4, 0.6)
+    padding = max(kernel - stride, 0) // 2
+    case = SequenceCase(
+        f"{batch},{channels},{length},k{kernel}" + (f",s{stride}" if stride > 1 else ""),
+        (batch, channels, (length - 1) * stride + kernel - 2 * padding),
+        kernel,
+        SequenceWindow(stride, padding, padding),
+        channels_last=random.random() < 0.25,
+    )
+    elements = batch * channels * length * (1 + stride)
+    if elements > budget.elements or case.output.elements * kernel > budget.products:
+        return None
+    return Benchmark(case.input_grad(), "drawn", operations=case.operations)
+
+
+def conv_transpose1d(
+    input: Tensor, weight: Tensor, channels: int, length: int, channels_last: bool | None, *window: int
+) -> Tensor:
+    """F.conv_transpose1d of the arguments of the input gradient, whose incoming gradient is its input."""
+    view = SequenceWindow(*window)
+    return F.conv_transpose1d(input, weight, None, view.stride, view.before, 0, channels, view.dilation)
+
+
+TRANSPOSED = Distribution(
+    draw_transposed,
+    "conv_transpose",
+    ("forward", "output_grad_grad", "weight_grad"),
+    {"conv_transpose": conv_transpose1d},
+)
+
+
 def conv1d(input: Tensor, weight: Tensor, bias: Tensor | None, *window: int) -> Tensor:
     """F.conv1d; of padding that differs from side to side, after F.pad."""
     view = SequenceWindow(*window)

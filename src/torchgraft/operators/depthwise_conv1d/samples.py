@@ -165,7 +165,7 @@ def _samples(
 
 
 samples = {
-    # Its gradients are passes of the rows that are drawn of it.
+    # Its gradients are passes of the rows that are drawn of it. A transposed convolution is an input gradient.
     "depthwise_conv1d": _samples(
         SequenceCase.forward,
         _taps_summed,
@@ -176,7 +176,11 @@ samples = {
         networks=benchmarks.NETWORKS,
     ),
     "depthwise_conv1d_input_grad": _samples(
-        SequenceCase.input_grad, _input_grad_summed, _is_never_defined, benchmarks.conv1d_input_grad
+        SequenceCase.input_grad,
+        _input_grad_summed,
+        _is_never_defined,
+        benchmarks.conv1d_input_grad,
+        networks=benchmarks.TRANSPOSED,
     ),
     "depthwise_conv1d_weight_grad": _samples(
         SequenceCase.weight_grad,

@@ -163,6 +163,52 @@ def _draw_kernel(random: Random) -> int:
 NETWORKS = Distribution(draw, "pytorch", ("forward", "input_grad", "weight_grad"))
 
 
+def draw_transposed(random: Random, budget: Budget) -> Benchmark | None:
+    """A transposed convolution as networks that segment or generate images have it: it enlarges them."""
+    stride = random.choices((1, 2, 4, 8), (0.1, 0.6, 0.15, 0.15))[0]
+    kernel = random.choice((3, 4, 5) if stride == 2 else (3, 5)) if stride <= 2 else 2 * stride
+    height = width = rounded(random, log_uniform(random, 7, 256 / stride), 8, 0.6)
+    if random.random() < 0.3:
+        width = rounded(random, 2 * height, 8, 0.6)
+    channels = rounded(random, log_uniform(random, 8, min(1024, 2e6 / (height * width))), 8, 0.8)
+    batch = rounded(random, log_uniform(random, 1, 64), 4, 0.7)
+    padding = max(kernel - stride, 0) // 2
+    sides = [(side - 1) * stride + kernel - 2 * padding for side in (height, width)]
+    case = ConvolutionCase(
+        f"{batch},{channels},{height}x{width},k{kernel}" + (f",s{stride}" if stride > 1 else ""),
+        (batch, channels, sides[0], sides[1]),
+        (kernel, kernel),
+        Window(stride, stride, *(padding,) * 4),
+        channels_last=random.random() < 0.4,
+    )
+    elements = batch * channels * (height * width + sides[0] * sides[1])
+    if elements > budget.elements or case.output.elements * kernel * kernel > budget.products:
+        return None
+    return Benchmark(case.input_grad(), "drawn", operations=case.operations)
+
+
+def conv_transpose2d(
+    input: Tensor,
+    weight: Tensor,
+    channels: int,
+    height: int,
+    width: int,
+    channels_last: bool | None,
+    *window: int,
+) -> Tensor:
+    """F.conv_transpose2d of the arguments of the input gradient, whose incoming gradient is its input."""
+    view = Window(*window)
+    return F.conv_transpose2d(input, weight, None, view.stride, view.before, 0, channels, view.dilation)
+
+
+TRANSPOSED = Distribution(
+    draw_transposed,
+    "conv_transpose",
+    ("forward", "output_grad_grad", "weight_grad"),
+    {"conv_transpose": conv_transpose2d},
+)
+
+
 # Nine to thirteen taps a row were seen to end, fifteen not.
 _WIDEST_IN_FLOAT16_ON_CPU = 13
 

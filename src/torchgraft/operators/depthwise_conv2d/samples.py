@@ -522,7 +522,7 @@ def _samples(
 
 
 samples = {
-    # Its gradients are passes of the rows that are drawn of it.
+    # Its gradients are passes of the rows that are drawn of it. A transposed convolution is an input gradient.
     "depthwise_conv2d": _samples(
         ConvolutionCase.forward,
         _taps_summed,
@@ -533,7 +533,11 @@ samples = {
         networks=benchmarks.NETWORKS,
     ),
     "depthwise_conv2d_input_grad": _samples(
-        ConvolutionCase.input_grad, _input_grad_summed, _is_never_defined, benchmarks.conv2d_input_grad
+        ConvolutionCase.input_grad,
+        _input_grad_summed,
+        _is_never_defined,
+        benchmarks.conv2d_input_grad,
+        networks=benchmarks.TRANSPOSED,
     ),
     "depthwise_conv2d_weight_grad": _samples(
         ConvolutionCase.weight_grad,

@@ -102,6 +102,51 @@ def draw(random: Random, budget: Budget) -> Benchmark | None:
 NETWORKS = Distribution(draw, "pytorch", ("forward", "input_grad", "weight_grad"))
 
 
+def draw_transposed(random: Random, budget: Budget) -> Benchmark | None:
+    """A transposed convolution as networks that segment scans have it: it doubles the sides of a volume."""
+    taps, stride = random.choices(((3, 2), (2, 2), (5, 2), (3, 1)), (0.5, 0.2, 0.2, 0.1))[0]
+    side = rounded(random, log_uniform(random, 4, 64), 4, 0.7)
+    depth = rounded(random, side * random.uniform(0.5, 1), 4, 0.7)
+    channels = rounded(random, log_uniform(random, 16, min(512, max(17, 4e6 / (depth * side * side)))), 8, 0.9)
+    batch = rounded(random, log_uniform(random, 1, 4), 2, 0.5)
+    padding = max(taps - stride, 0) // 2
+    sizes = [(size - 1) * stride + taps - 2 * padding for size in (depth, side, side)]
+    case = VolumeCase(
+        f"{batch},{channels},{depth},{side},{side},k{taps}" + (f",s{stride}" if stride > 1 else ""),
+        (batch, channels, sizes[0], sizes[1], sizes[2]),
+        (taps, taps, taps),
+        VolumeWindow(*(stride,) * 3, *(padding,) * 6),
+        channels_last=random.random() < 0.4,
+    )
+    elements = batch * channels * (depth * side * side + sizes[0] * sizes[1] * sizes[2])
+    if elements > budget.elements or case.output.elements * taps**3 > budget.products:
+        return None
+    return Benchmark(case.input_grad(), "drawn", operations=case.operations)
+
+
+def conv_transpose3d(
+    input: Tensor,
+    weight: Tensor,
+    channels: int,
+    depth: int,
+    height: int,
+    width: int,
+    channels_last: bool | None,
+    *window: int,
+) -> Tensor:
+    """F.conv_transpose3d of the arguments of the input gradient, whose incoming gradient is its input."""
+    view = VolumeWindow(*window)
+    return F.conv_transpose3d(input, weight, None, view.stride, view.before, 0, channels, view.dilation)
+
+
+TRANSPOSED = Distribution(
+    draw_transposed,
+    "conv_transpose",
+    ("forward", "output_grad_grad", "weight_grad"),
+    {"conv_transpose": conv_transpose3d},
+)
+
+
 def conv3d(input: Tensor, weight: Tensor, bias: Tensor | None, *window: int) -> Tensor:
     """F.conv3d; of padding that differs from side to side, after F.pad."""
     view = VolumeWindow(*window)

@@ -198,7 +198,7 @@ def _samples(
 
 
 samples = {
-    # Its gradients are passes of the rows that are drawn of it.
+    # Its gradients are passes of the rows that are drawn of it. A transposed convolution is an input gradient.
     "depthwise_conv3d": _samples(
         VolumeCase.forward,
         _taps_summed,
@@ -209,7 +209,11 @@ samples = {
         networks=benchmarks.NETWORKS,
     ),
     "depthwise_conv3d_input_grad": _samples(
-        VolumeCase.input_grad, _input_grad_summed, _is_never_defined, benchmarks.conv3d_input_grad
+        VolumeCase.input_grad,
+        _input_grad_summed,
+        _is_never_defined,
+        benchmarks.conv3d_input_grad,
+        networks=benchmarks.TRANSPOSED,
     ),
     "depthwise_conv3d_weight_grad": _samples(
         VolumeCase.weight_grad,
