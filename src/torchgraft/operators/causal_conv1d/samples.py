@@ -144,6 +144,11 @@ _CASES = (
     _Case("31 taps, longer than the input", 2, 3, 11, 31, past=True, silu=True, goes_on=True),
     _Case("the most taps", 1, 2, 300, MOST_TAPS, past=True, silu=True, goes_on=True),
     _Case("the most taps, channels_last", 1, 3, 300, MOST_TAPS, past=True, channels_last=True, goes_on=True),
+    _Case("nine channels of rows that share a tile", 2, 9, 300, 15, past=True, silu=True, goes_on=True),
+    _Case("the longest rows that share a tile", 1, 2, 512, 7, silu=True, goes_on=True),
+    _Case("one element more than two tiles", 1, 2, 4097, 31, past=True, silu=True, goes_on=True),
+    _Case("33 channels and 65 taps, channels_last", 2, 33, 67, 65, past=True, channels_last=True, goes_on=True),
+    _Case("130 taps", 1, 3, 131, 130, past=True, silu=True, goes_on=True),
     _by_ids("ids: one sequence", Packed((6,)), Packed((6,)), past=True, silu=True, goes_on=True),
     _by_ids("ids: the last sequence cut short", Packed((9, 7, 1)), Packed((4, 10, 3)), past=True, goes_on=True),
     _by_ids(

@@ -1,4 +1,5 @@
-// causal_conv1d on CUDA for any width and for packed sequences, in either layout.
+// causal_conv1d on CUDA for packed sequences, in either layout; the states of any width, and a step of
+// decoding.
 //
 // A thread owns one element of a result, and reads through the caches what it needs: neighbouring threads own
 // neighbours in memory. Backward there are three steps. The first writes the gradients of the sums before
@@ -359,6 +360,24 @@ __global__ void __launch_bounds__(kThreads) update_kernel(Update<T> call, int64_
 
 unsigned blocks_for(int64_t count) { return grid_of(ceil_divide(count, int64_t{kThreads}), "causal_conv1d"); }
 
+// All of the backward pass of packed sequences but the gradient of the initial state.
+template <typename T>
+Partials backward_packed(const Backward<T>& call, accumulate_t<T>* sums_grad, int64_t count,
+                         const Tensor& like, cudaStream_t stream) {
+  using A = accumulate_t<T>;
+  const Sizes& sizes = call.sizes;
+  const int64_t all = sizes.batch * sizes.length, columns = sizes.width + 1;
+  const int64_t parts = std::min(ceil_divide(all, kTimesOfPart), kMostParts);
+  Partials partials = {empty_workspace<A>(parts * sizes.channels * columns, like), parts};
+  sums_grad_kernel<<<blocks_for(count), kThreads, 0, stream>>>(call, sums_grad, count);
+  input_grad_kernel<<<blocks_for(count), kThreads, 0, stream>>>(call, sums_grad, count);
+  const int64_t groups = sizes.channels_last ? ceil_divide(sizes.channels, int64_t{kLanes}) : sizes.channels;
+  const unsigned blocks = grid_of(parts * groups * columns, "causal_conv1d_backward");
+  weight_grad_kernel<<<blocks, kThreads, 0, stream>>>(call, sums_grad, mutable_data_of<A>(partials.memory),
+                                                      ceil_divide(all, parts), groups);
+  return partials;
+}
+
 }  // namespace
 
 template <typename T>
@@ -366,7 +385,13 @@ void forward_any(const Forward<T>& call, cudaStream_t stream) {
   const Sizes& sizes = call.sizes;
   const int64_t count = sizes.batch * sizes.channels * sizes.length;
   const int64_t states = sizes.states * sizes.channels * (sizes.width - 1);
-  if (count > 0) forward_kernel<<<blocks_for(count), kThreads, 0, stream>>>(call, count);
+  if (count > 0) {
+    if (call.packing.is_there()) {
+      forward_kernel<<<blocks_for(count), kThreads, 0, stream>>>(call, count);
+    } else {
+      forward_wide(call, stream);
+    }
+  }
   if (states > 0) final_state_kernel<<<blocks_for(states), kThreads, 0, stream>>>(call, states);
   check_launch("causal_conv1d");
 }
@@ -379,19 +404,9 @@ Partials backward_any(const Backward<T>& call, const Tensor& like, cudaStream_t 
   const int64_t states = sizes.states * sizes.channels * (sizes.width - 1);
   const Tensor workspace = empty_workspace<A>(std::max<int64_t>(count, 1), like);
   A* const sums_grad = mutable_data_of<A>(workspace);
-  const int64_t all = sizes.batch * sizes.length, columns = sizes.width + 1;
-  const int64_t parts = std::min(ceil_divide(all, kTimesOfPart), kMostParts);
-  Partials partials = {empty_workspace<A>(std::max<int64_t>(parts * sizes.channels * columns, 1), like),
-                       parts};
-  if (count > 0) {
-    sums_grad_kernel<<<blocks_for(count), kThreads, 0, stream>>>(call, sums_grad, count);
-    input_grad_kernel<<<blocks_for(count), kThreads, 0, stream>>>(call, sums_grad, count);
-    const int64_t groups =
-        sizes.channels_last ? ceil_divide(sizes.channels, int64_t{kLanes}) : sizes.channels;
-    const unsigned blocks = grid_of(parts * groups * columns, "causal_conv1d_backward");
-    weight_grad_kernel<<<blocks, kThreads, 0, stream>>>(call, sums_grad, mutable_data_of<A>(partials.memory),
-                                                        ceil_divide(all, parts), groups);
-  }
+  const Partials partials = count == 0                ? Partials{empty_workspace<A>(1, like), 0}
+                            : call.packing.is_there() ? backward_packed(call, sums_grad, count, like, stream)
+                                                      : backward_wide(call, sums_grad, like, stream);
   if (states > 0)
     initial_state_grad_kernel<<<blocks_for(states), kThreads, 0, stream>>>(call, sums_grad, states);
   check_launch("causal_conv1d_backward");

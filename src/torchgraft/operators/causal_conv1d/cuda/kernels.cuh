@@ -25,6 +25,13 @@ template <typename T>
 Partials backward_channels_first(const Backward<T>& call, const Tensor& like, cudaStream_t stream);
 template <typename T>
 Partials backward_channels_last(const Backward<T>& call, const Tensor& like, cudaStream_t stream);
+// The output for any width where no sequences are packed; and all of the backward pass but the gradient of
+// the initial state, for which the gradients of the sums before SiLU are left in `sums_grad`.
+template <typename T>
+void forward_wide(const Forward<T>& call, cudaStream_t stream);
+template <typename T>
+Partials backward_wide(const Backward<T>& call, accumulate_t<T>* sums_grad, const Tensor& like,
+                       cudaStream_t stream);
 // Any width, packed sequences, either layout.
 template <typename T>
 void forward_any(const Forward<T>& call, cudaStream_t stream);
