@@ -6,6 +6,7 @@ import torch
 import torchgraft
 from torchgraft import building
 from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.mistakes import Wrong
 from torchgraft.checking.properties import bad_input
 from torchgraft.checking.subject import Subject
 from torchgraft.sampling import Drawn, Sample, Samples
@@ -147,7 +148,7 @@ def test_the_reference_is_asked_in_float32_unless_float64_has_no_room(reference,
     try:
         sample = Sample("one", (Drawn((2,)),))
         call = Case(Subject(operator, Samples([sample])), torch.device("cpu"), torch.float32).call(sample)
-        found = bad_input._ask_reference(call, bad_input._Wrong("anything", call.arguments))
+        found = bad_input._ask_reference(call, Wrong("anything", call.arguments))
     finally:
         operator.undeclare()
     assert heard == asked

@@ -10,7 +10,7 @@ from torchgraft import Operator
 from torchgraft.checking import check
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
-from torchgraft.checking.helpers import bounds
+from torchgraft.checking.helpers import bounds, mistakes
 from torchgraft.checking.mutants.questions import make_questions
 from torchgraft.checking.properties import bad_input
 from torchgraft.checking.properties.gradient import check_gradient
@@ -647,7 +647,8 @@ def test_a_loop_that_no_signal_handler_interrupts_is_ended():
 
 
 def test_a_reference_that_counts_up_to_a_number_keeps_nobody_waiting(monkeypatch):
-    monkeypatch.setattr(bad_input, "REFERENCE_SECONDS", 0.3)
+    for module in (bad_input, mistakes):
+        monkeypatch.setattr(module, "REFERENCE_SECONDS", 0.3)
     counted = []
 
     def reference(input, times):

@@ -52,8 +52,13 @@ def answer_by_reference(operator: Declaration, arguments: Sequence[Any]) -> Any:
         )
     # A value may be an argument, or a view of one, and this argument is written to before the value is read.
     values = with_own_memory(values, arguments)
-    for (_, old), new in zip(mutated, values, strict=False):
+    for (name, old), new in zip(mutated, values, strict=False):
         for to, value in zip(tensors_in([old]), tensors_in([new]), strict=True):
+            if to.shape != value.shape:
+                raise ValueError(
+                    f"{operator.name}: {name} of the sizes {tuple(to.shape)} cannot hold its new value, whose sizes"
+                    f" are {tuple(value.shape)}"
+                )
             to.detach().copy_(value.detach())
     results = values[len(mutated) :]
     return results[0] if len(results) == 1 else results or None

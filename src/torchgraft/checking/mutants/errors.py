@@ -10,6 +10,7 @@ from typing import Any
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
 from torchgraft.checking.helpers.bounds import memory_bounded
+from torchgraft.checking.helpers.mistakes import freed, mistakes
 from torchgraft.checking.properties import bad_input
 from torchgraft.checking.tensors.compare import expect
 from torchgraft.operator import Operator
@@ -29,7 +30,7 @@ class Errors:
         found = []
         for sample in bad_input.smallest_samples(self.case):
             call = self.case.call(sample)
-            wrong = [(each.what, each.arguments) for each in (*bad_input.mistakes(call), *bad_input.freed(call))]
+            wrong = [(each.what, each.arguments) for each in (*mistakes(call), *freed(call))]
             numbers = [place for place, value in enumerate(call.arguments) if type(value) is int]
             # Two numbers are changed at once too: the product of two sizes may be too large even if neither size is.
             for chosen in (*combinations(numbers, 1), *combinations(numbers, 2)):

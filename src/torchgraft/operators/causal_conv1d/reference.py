@@ -6,6 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from torchgraft.operators.causal_conv1d.arguments import contents
+
 
 class _Packing(NamedTuple):
     """Where packed sequences lie.
@@ -48,7 +50,16 @@ def _by_ids(seq_idx: Tensor) -> _Packing:
 
 
 def _by_offsets(cu_seqlens: Tensor, length: int) -> _Packing:
-    """Finds the sequences from their offsets; whatever the offsets are, nothing outside the input is read."""
+    """Finds the sequences from their offsets; whatever the offsets are, nothing outside the input is read.
+
+    Raises:
+        IndexError: there are other offsets than there may be, as far as nothing has to be waited for.
+    """
+    # What is traced has no values.
+    is_traced = type(cu_seqlens) is not Tensor or torch.compiler.is_compiling()
+    known = [] if is_traced else contents(cu_seqlens)
+    if known and (known[0] != 0 or known[-1] != length or known != sorted(known)):
+        raise IndexError(f"cu_seqlens must begin with 0, never fall, and end with {length}, got {known}")
     offsets = cu_seqlens.long().clamp(0, length)
     sequences = offsets.shape[0] - 1
     times = torch.arange(length, device=offsets.device)
