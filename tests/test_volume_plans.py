@@ -55,6 +55,7 @@ class Call:
 
 SWEEP = ("sweep_correlate", "sweep_weight_grad")
 LAST = ("channels_last_correlate", "channels_last_weight_grad")
+PHASES = ("phases_input_grad", "channels_last_phases_input_grad")
 GATHER = ("gather_volumes", "gather_volumes_weight_grad")
 
 
@@ -75,10 +76,29 @@ GATHER = ("gather_volumes", "gather_volumes_weight_grad")
         (Call(padding=3), GATHER),
         # An input gradient with a stride begins at the phase that the padding which keeps sizes has.
         (Call(stride=(2, 2, 2), transposed=True), SWEEP),
-        (Call(stride=(2, 2, 2), padding=0, transposed=True), (GATHER[0], SWEEP[1])),
+        (Call(stride=(2, 2, 2), padding=0, transposed=True), (PHASES[0], SWEEP[1])),
+        (Call(stride=(2, 2, 2), padding=0, transposed=True, channels_last=True), (PHASES[1], LAST[1])),
+        (Call(stride=(2, 2, 2), padding=0), SWEEP),
         (Call(stride=(2, 2, 2), padding=(0, 1, 1), transposed=True), SWEEP),
         (Call(multiplier=2), SWEEP),
         (Call(multiplier=2, transposed=True), (GATHER[0], SWEEP[1])),
+        # Phases take any padding, kernels of up to seven taps, and a stride of 2 across a plane.
+        (Call(kernel=(2, 2, 2), stride=(2, 2, 2), padding=0, transposed=True), (PHASES[0], GATHER[1])),
+        (Call(kernel=(2, 2, 2), stride=(2, 2, 2), padding=0), GATHER),
+        (Call(kernel=(7, 7, 7), stride=(1, 1, 2), padding=9, transposed=True), (PHASES[0], GATHER[1])),
+        (Call(kernel=(7, 7, 7), stride=(1, 2, 1), element_bytes=4, transposed=True), (PHASES[0], GATHER[1])),
+        (Call(kernel=(8, 7, 7), stride=(2, 2, 2), transposed=True), GATHER),
+        (Call(kernel=(7, 7, 8), stride=(2, 2, 2), transposed=True), GATHER),
+        (Call(kernel=(2, 2, 2), stride=(2, 1, 1), transposed=True), GATHER),
+        (Call(kernel=(2, 2, 2), stride=(3, 2, 2), transposed=True), GATHER),
+        (Call(kernel=(2, 2, 2), stride=(2, 2, 2), element_bytes=8, transposed=True), GATHER),
+        (Call(kernel=(2, 2, 2), stride=(2, 2, 2), dilation=2, transposed=True), GATHER),
+        (Call(kernel=(2, 2, 2), stride=(2, 2, 2), multiplier=2, transposed=True), GATHER),
+        (
+            Call(kernel=(2, 2, 2), stride=(2, 2, 2), padding=0, size=(1023, 1024, 1024), transposed=True),
+            (PHASES[0], GATHER[1]),
+        ),
+        (Call(kernel=(2, 2, 2), stride=(2, 2, 2), padding=0, size=(1024, 1024, 1024), transposed=True), GATHER),
         # A volume of 2**30 voxels is beyond what sweeps index.
         (Call(size=(1023, 1024, 1024)), SWEEP),
         (Call(size=(1024, 1024, 1024)), GATHER),

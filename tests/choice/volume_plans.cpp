@@ -77,7 +77,9 @@ void ask_kernel() {
   Geometry& geometry = problem.geometry;
   std::cin >> problem.transposed >> problem.channels_last >> problem.element_bytes >> geometry.batch >>
       geometry.channels >> geometry.multiplier >> geometry.depth >> geometry.height >> geometry.width;
-  std::cout << "correlation=" << torchgraft::choose(kCorrelationRules, problem).name
+  std::cout << "correlation="
+            << (problem.transposed ? torchgraft::choose(kInputGradRules, problem).name
+                                   : torchgraft::choose(kCorrelationRules, problem).name)
             << " weight_grad=" << torchgraft::choose(kWeightGradRules, problem).name
             << " fits_32=" << offsets_fit_32(geometry) << '\n';
 }

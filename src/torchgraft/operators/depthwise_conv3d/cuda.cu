@@ -9,13 +9,13 @@
 namespace torchgraft::depthwise {
 
 TORCHGRAFT_KERNELS(depthwise_conv3d, volumes::kCorrelationRules)
-TORCHGRAFT_KERNELS(depthwise_conv3d_input_grad, volumes::kCorrelationRules)
+TORCHGRAFT_KERNELS(depthwise_conv3d_input_grad, volumes::kInputGradRules)
 TORCHGRAFT_KERNELS(depthwise_conv3d_weight_grad, volumes::kWeightGradRules)
 
 TORCHGRAFT_KERNEL_BESIDE(torchgraft, CUDA, depthwise_conv3d, volumes_forward_on<CudaVolumes>,
                          &volumes_forward_by_pytorch)
-TORCHGRAFT_KERNEL_BESIDE(torchgraft, CUDA, depthwise_conv3d_input_grad, volumes_input_grad_on<CudaVolumes>,
-                         &volumes_input_grad_by_pytorch)
+TORCHGRAFT_KERNEL_BESIDE(torchgraft, CUDA, depthwise_conv3d_input_grad,
+                         volumes_input_grad_on<CudaInputGradVolumes>, &volumes_input_grad_by_pytorch)
 TORCHGRAFT_KERNEL_BESIDE(torchgraft, CUDA, depthwise_conv3d_weight_grad, volumes_weight_grad_on<CudaVolumes>,
                          &volumes_weight_grad_by_pytorch)
 

@@ -19,6 +19,11 @@ from torchgraft.operators.depthwise_conv3d.drawing import draw_any
 from torchgraft.operators.depthwise_conv3d.window import VolumeWindow
 from torchgraft.sampling import Distribution, Drawn, Large, ModuleSample, ReplacedLayer, Sample, Samples
 
+
+def _strided(stride: tuple[int, int, int], padding: tuple[int, int, int]) -> VolumeWindow:
+    return VolumeWindow(*stride, *padding, *padding)
+
+
 _BOTH_LAYOUTS = (
     VolumeCase("3x3x3", (2, 3, 4, 6, 7), (3, 3, 3), same((3, 3, 3))),
     VolumeCase("3x3x3 with stride (1, 2, 2) as in X3D", (1, 6, 3, 7, 8), (3, 3, 3), same((3, 3, 3), (1, 2, 2))),
@@ -75,6 +80,26 @@ _SWEEPS = (
     VolumeCase("sweep of 5x5x5 with stride 2", (1, 2, 8, 9, 16), (5, 5, 5), same((5, 5, 5), (2, 2, 2)), multiplier=2),
 )
 
+# Input gradients by phases of the stride on a GPU, as transposed convolutions are: each width of a kernel, both phases
+# in front, rows of whole vectors and odd ones, a stride in some directions only.
+_PHASES = (
+    VolumeCase("phases of 2x2x2, one tap for each", (2, 3, 4, 6, 16), (2, 2, 2), VolumeWindow(2, 2, 2)),
+    VolumeCase("phases of 3x3x3 to odd sizes", (1, 4, 5, 7, 17), (3, 3, 3), VolumeWindow(2, 2, 2)),
+    VolumeCase("phases of 4x4x4 to rows of whole vectors", (1, 6, 6, 8, 24), (4, 4, 4), _strided((2, 2, 2), (1, 1, 1))),
+    VolumeCase("phases of 5x5x5 to odd sizes", (1, 2, 7, 9, 19), (5, 5, 5), _strided((2, 2, 2), (1, 1, 1))),
+    VolumeCase("phases of 7x7x7", (1, 3, 5, 8, 18), (7, 7, 7), _strided((2, 2, 2), (2, 2, 2))),
+    VolumeCase("phases of 3x2x6 along width", (1, 2, 2, 4, 13), (3, 2, 6), _strided((1, 1, 2), (1, 0, 3))),
+    VolumeCase("phases of 2x7x4 along height", (2, 2, 3, 6, 11), (2, 7, 4), _strided((1, 2, 1), (1, 3, 2))),
+    VolumeCase("phases of 5x1x3 along depth and width", (1, 3, 6, 2, 8), (5, 1, 3), _strided((2, 1, 2), (2, 0, 0))),
+    VolumeCase(
+        "phases of 5x1x1, half of them without taps", (1, 2, 3, 4, 9), (5, 1, 1), _strided((1, 2, 2), (2, 0, 1))
+    ),
+    VolumeCase("phases under padding alone", (1, 2, 2, 3, 6), (2, 3, 2), _strided((2, 2, 2), (3, 4, 3))),
+    VolumeCase("phases of volumes in parts", (1, 2, 8, 18, 71), (2, 3, 3), _strided((2, 2, 2), (0, 1, 0))),
+    VolumeCase("phases of channels in groups", (2, 70, 3, 4, 6), (3, 3, 3), VolumeWindow(2, 2, 2, 1, 1, 0, 0, 0, 0)),
+    VolumeCase("phases of 7x7x7 of channels in groups", (1, 36, 2, 3, 3), (7, 7, 7), _strided((2, 2, 2), (3, 3, 3))),
+)
+
 
 def _cases() -> Iterator[VolumeCase]:
     for number, case in enumerate(_BOTH_LAYOUTS):
@@ -83,6 +108,9 @@ def _cases() -> Iterator[VolumeCase]:
         yield replace(case, name=f"{case.name}, channels_last", channels_last=True, is_told=number % 2 == 0)
     yield from _SINGLE
     yield from _SWEEPS
+    for number, case in enumerate(_PHASES):
+        yield case
+        yield replace(case, name=f"{case.name}, channels_last", channels_last=True, is_told=number % 2 == 0)
 
 
 def _draw_case(random: Random) -> VolumeCase:

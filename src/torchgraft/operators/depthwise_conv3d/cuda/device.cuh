@@ -68,20 +68,26 @@ class CudaVolumes {
                     geometry.output_channels() * geometry.taps(), weight_grad, scope_.stream(), pass.kName);
   }
 
- private:
+ protected:
   template <typename T>
   static volumes::Problem problem_of(const Geometry& geometry, bool transposed, bool channels_last) {
     return {geometry, transposed, channels_last, static_cast<int>(sizeof(T))};
   }
 
+ private:
   template <typename T>
   static void correlate(const volumes::Correlation<T>& pass, Layout layout) {
     const volumes::Problem problem =
         problem_of<T>(pass.geometry, pass.transposed, layout == Layout::channels_last);
-    const volumes::Kernel kernel = choose(volumes::kCorrelationRules, problem).kernel;
+    const volumes::Kernel kernel = pass.transposed ? choose(volumes::kInputGradRules, problem).kernel
+                                                   : choose(volumes::kCorrelationRules, problem).kernel;
     if constexpr (!std::is_same_v<T, double>) {
       if (kernel == volumes::Kernel::channels_last) return volumes::launch_channels_last(pass);
       if (kernel == volumes::Kernel::sweep) return volumes::launch_sweep(pass);
+      if (kernel == volumes::Kernel::phases) return volumes::launch_phases(pass);
+      if (kernel == volumes::Kernel::channels_last_phases) {
+        return volumes::launch_channels_last_phases(pass);
+      }
     }
     volumes::launch_any(pass);
   }
@@ -107,6 +113,20 @@ class CudaVolumes {
   }
 
   Launch scope_;
+};
+
+// The same for input gradients alone: with a stride, more of them than of forward passes have kernels that
+// take channels_last_3d as it is.
+class CudaInputGradVolumes : public CudaVolumes {
+ public:
+  using CudaVolumes::CudaVolumes;
+
+  template <typename T>
+  Layout layout(const Geometry& geometry, Layout asked) const {
+    const bool as_given = volumes::supports_channels_last_phases(
+        problem_of<T>(geometry, /*transposed=*/true, asked == Layout::channels_last));
+    return as_given ? asked : CudaVolumes::layout<T>(geometry, asked);
+  }
 };
 
 }  // namespace torchgraft::depthwise

@@ -55,6 +55,10 @@ void launch_sweep(const Correlation<T>& pass);
 template <typename T>
 void launch_channels_last(const Correlation<T>& pass);
 template <typename T>
+void launch_phases(const Correlation<T>& pass);
+template <typename T>
+void launch_channels_last_phases(const Correlation<T>& pass);
+template <typename T>
 void launch_any(const Correlation<T>& pass);
 template <typename T>
 Partials launch_sweep_weight_grad(const WeightGrad<T>& pass);

@@ -1,15 +1,18 @@
 // Which kernel computes a pass over volumes on CUDA, and how its work is cut into blocks. Host code alone, so
 // that every limit is tested without a GPU.
 //
-// Three techniques compute each pass:
+// Three techniques compute each pass, and a fourth input gradients:
 //
 //   channels_last   up to 27 taps of kSwept sizes, halves and float32, channels_last_3d as they are. A thread
 //                   owns channels, and sweeps along depth.
 //   sweep           kernels of kSwept sizes, halves and float32. A block owns a tile of rows and columns and
 //                   sweeps along depth; every source plane comes into shared memory once.
+//   phases          input gradients with a stride of 2, of one kernel a channel with sides up to 7, halves
+//   and
+//                   float32, in both layouts. A thread owns neighbouring results of all phases of the stride.
 //   gather          every size, stride, padding, dilation and dtype. A thread gathers one result.
 //
-// The last two take contiguous volumes; others are brought into that layout, and results back.
+// sweep and gather take contiguous volumes alone; others are brought into that layout, and results back.
 #pragma once
 
 #include <torchgraft/choice.h>
@@ -183,9 +186,27 @@ inline bool supports_channels_last(const Problem& problem) {
 inline bool supports_channels_last_weight_grad(const Problem& problem) {
   return problem.channels_last && has_channels_last(problem.geometry) && is_swept_weight_grad(problem);
 }
+// The longest side of a kernel for which phases are compiled.
+constexpr int kMostSideOfPhases = 7;
+
+inline bool has_phases(const Problem& problem) {
+  const auto fits = [](const Extent& extent) {
+    return (extent.stride == 1 || extent.stride == 2) && extent.dilation == 1 &&
+           extent.kernel <= kMostSideOfPhases;
+  };
+  const Geometry& geometry = problem.geometry;
+  return problem.transposed && problem.element_bytes < 8 && geometry.multiplier == 1 &&
+         fits(geometry.depth) && fits(geometry.height) && fits(geometry.width) &&
+         (geometry.height.stride == 2 || geometry.width.stride == 2) && offsets_fit_32(geometry) &&
+         volumes_fit_32(geometry);
+}
+inline bool supports_phases(const Problem& problem) { return !problem.channels_last && has_phases(problem); }
+inline bool supports_channels_last_phases(const Problem& problem) {
+  return problem.channels_last && has_phases(problem);
+}
 inline bool supports_gather(const Problem& problem) { return !problem.channels_last; }
 
-enum class Kernel { channels_last, sweep, any };
+enum class Kernel { channels_last, sweep, channels_last_phases, phases, any };
 struct Rule {
   Kernel kernel;
   const char* name;
@@ -195,6 +216,12 @@ struct Rule {
 inline constexpr Rule kCorrelationRules[] = {
     {Kernel::channels_last, "channels_last_correlate", supports_channels_last, always},
     {Kernel::sweep, "sweep_correlate", supports_sweep, always},
+    {Kernel::any, "gather_volumes", supports_gather, always}};
+inline constexpr Rule kInputGradRules[] = {
+    {Kernel::channels_last, "channels_last_correlate", supports_channels_last, always},
+    {Kernel::sweep, "sweep_correlate", supports_sweep, always},
+    {Kernel::channels_last_phases, "channels_last_phases_input_grad", supports_channels_last_phases, always},
+    {Kernel::phases, "phases_input_grad", supports_phases, always},
     {Kernel::any, "gather_volumes", supports_gather, always}};
 inline constexpr Rule kWeightGradRules[] = {
     {Kernel::channels_last, "channels_last_weight_grad", supports_channels_last_weight_grad, always},

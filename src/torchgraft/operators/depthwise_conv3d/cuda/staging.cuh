@@ -125,6 +125,16 @@ __device__ void copy_plane(T* shared, const PlaneOf& plane_of, int packs, int fi
   }
 }
 
+// A conversion of bfloat16 would take the time of eight multiply-adds; a shift takes that of two.
+template <typename T>
+__device__ float widened(T element) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    return __uint_as_float(uint32_t{element.x} << 16);
+  } else {
+    return static_cast<float>(element);
+  }
+}
+
 // The columns that a thread reads of a row, widened. With the padding that keeps sizes they begin kLead
 // columns in front of a place that is aligned for kChunk elements: pieces are loaded then. With another
 // padding, or tiles that begin elsewhere, elements are loaded one by one.
@@ -160,15 +170,6 @@ struct RowReader {
   static constexpr int piece_of(int elements) {
     return std::max(static_cast<int>(std::bit_ceil(static_cast<unsigned>(elements))),
                     4 / static_cast<int>(sizeof(T)));
-  }
-
-  // A conversion of bfloat16 would take the time of eight multiply-adds; a shift takes that of two.
-  static __device__ float widened(T element) {
-    if constexpr (std::is_same_v<T, BFloat16>) {
-      return __uint_as_float(uint32_t{element.x} << 16);
-    } else {
-      return static_cast<float>(element);
-    }
   }
 
   template <int kFrom, int kEnd>
