@@ -88,13 +88,13 @@ _PHASES = (
     VolumeCase("phases of 4x4x4 to rows of whole vectors", (1, 6, 6, 8, 24), (4, 4, 4), _strided((2, 2, 2), (1, 1, 1))),
     VolumeCase("phases of 5x5x5 to odd sizes", (1, 2, 7, 9, 19), (5, 5, 5), _strided((2, 2, 2), (1, 1, 1))),
     VolumeCase("phases of 7x7x7", (1, 3, 5, 8, 18), (7, 7, 7), _strided((2, 2, 2), (2, 2, 2))),
-    VolumeCase("phases of 3x2x6 along width", (1, 2, 2, 4, 13), (3, 2, 6), _strided((1, 1, 2), (1, 0, 3))),
-    VolumeCase("phases of 2x7x4 along height", (2, 2, 3, 6, 11), (2, 7, 4), _strided((1, 2, 1), (1, 3, 2))),
+    VolumeCase("phases of 3x2x6 along width", (2, 2, 2, 4, 13), (3, 2, 6), _strided((1, 1, 2), (1, 0, 3))),
+    VolumeCase("phases of 2x7x4 along height", (2, 4, 3, 6, 11), (2, 7, 4), _strided((1, 2, 1), (1, 3, 2))),
     VolumeCase("phases of 5x1x3 along depth and width", (1, 3, 6, 2, 8), (5, 1, 3), _strided((2, 1, 2), (2, 0, 0))),
     VolumeCase(
-        "phases of 5x1x1, half of them without taps", (1, 2, 3, 4, 9), (5, 1, 1), _strided((1, 2, 2), (2, 0, 1))
+        "phases of 5x1x1, half of them without taps", (2, 2, 3, 4, 9), (5, 1, 1), _strided((1, 2, 2), (2, 0, 1))
     ),
-    VolumeCase("phases under padding alone", (1, 2, 2, 3, 6), (2, 3, 2), _strided((2, 2, 2), (3, 4, 3))),
+    VolumeCase("phases under padding alone", (1, 4, 2, 3, 6), (2, 3, 2), _strided((2, 2, 2), (3, 4, 3))),
     VolumeCase("phases of volumes in parts", (1, 2, 8, 18, 71), (2, 3, 3), _strided((2, 2, 2), (0, 1, 0))),
     VolumeCase("phases of channels in groups", (2, 70, 3, 4, 6), (3, 3, 3), VolumeWindow(2, 2, 2, 1, 1, 0, 0, 0, 0)),
     VolumeCase("phases of 7x7x7 of channels in groups", (1, 36, 2, 3, 3), (7, 7, 7), _strided((2, 2, 2), (3, 3, 3))),

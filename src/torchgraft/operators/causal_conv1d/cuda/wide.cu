@@ -8,6 +8,10 @@
 // Backward there are three steps: the gradients of the sums before SiLU, which are written to a workspace in
 // the dtype of the sums; their correlation with the weight; and the gradients of the weight, of which a
 // thread owns eight neighbouring taps and a part of the times.
+//
+// Measured on an H200 in drawn rows: widths of 15 and 31 take 6 and 9 times the time of a copy forward, 13
+// and 16 times with all gradients, and 0.4 to 0.6 of PyTorch's time. Elements are read from device memory
+// singly.
 
 #include "kernels.cuh"
 
