@@ -2,9 +2,9 @@
 // bias gradients, registration.
 //
 // Widths of 2 to 4 have kernels by how the input lies in memory, in cuda/channels_first.cu and
-// cuda/channels_last.cu; cuda/wide.cu computes other widths, and cuda/any.cu packed sequences. Backward, blocks
-// leave their sums for the gradients of weight and bias, which are added up here in a fixed order: the bits are
-// the same at each run.
+// cuda/channels_last.cu; cuda/wide.cu computes other widths, and cuda/any.cu packed sequences. Backward,
+// blocks leave their sums for the gradients of weight and bias, which are added up here in a fixed order: the
+// bits are the same at each run.
 
 #include <torchgraft/registration.h>
 
