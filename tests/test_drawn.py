@@ -178,7 +178,7 @@ def test_kernels_are_chosen_by_measuring_where_that_is_asked_for():
 @pytest.mark.parametrize(
     ("targets", "passes", "message"),
     [
-        (["depthwise_conv2d_input_grad"], (), "depthwise_conv2d_input_grad has nothing to draw from"),
+        (["depthwise_conv2d_weight_grad"], (), "depthwise_conv2d_weight_grad has nothing to draw from"),
         (["linear"], ("sideways",), "there is no pass 'sideways'; choose from 'forward', 'forward_backward'"),
     ],
 )
