@@ -7,9 +7,8 @@
 //                   owns channels, and sweeps along depth.
 //   sweep           kernels of kSwept sizes, halves and float32. A block owns a tile of rows and columns and
 //                   sweeps along depth; every source plane comes into shared memory once.
-//   phases          input gradients with a stride of 2, of one kernel a channel with sides up to 7, halves
-//   and
-//                   float32, in both layouts. A thread owns neighbouring results of all phases of the stride.
+//   phases          input gradients with a stride of 2 and sides up to 7, one kernel a channel, in halves and
+//                   float32. A thread owns neighbouring results of all phases of the stride.
 //   gather          every size, stride, padding, dilation and dtype. A thread gathers one result.
 //
 // sweep and gather take contiguous volumes alone; others are brought into that layout, and results back.
