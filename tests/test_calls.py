@@ -38,7 +38,7 @@ SAYS = {
     "draws_both_alike": "results 1 and 2 depend on each other otherwise than those of the reference",
     "takes_the_logarithm_of_zero": "a random number is not finite, one among ",
     "counts_in_each_block": "the same random numbers come again 256 elements later (result 1)",
-    "adds_noise_to_one_tile": "from about element 3,600 of 9,001 on the mean square is not the reference's (result 1): ",
+    "adds_noise_to_one_tile": "from about element 3,600 of 9,001 on the mean square is not the reference's (result 1)",
     "clears_behind_rows": "writes to memory around an argument, given rows with a gap at their end",
 }
 
