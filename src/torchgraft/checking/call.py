@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -228,11 +229,16 @@ class Call:
             return False
         # A reference is right, so that it differs by what it draws; a wrong operator may differ by itself. Fewer than
         # 16 numbers PyTorch draws in float64 for any dtype, and rounds them.
-        most = max(self.samples.table, key=lambda sample: sample.elements * (sample.elements <= _FEW_ELEMENTS))
-        return any(
-            _depends_on_dtype(self.operator.reference, call) and _depends_on_dtype(self.function, call)
-            for call in (self, replace(self, sample=most))
-        )
+        asked = _own_numbers.setdefault(self.operator, {})
+        key = self.dtype, self.device
+        if key not in asked:
+            most = max(self.samples.table, key=lambda sample: sample.elements * (sample.elements <= _FEW_ELEMENTS))
+            asked[key] = replace(self, sample=most)._draws_by_dtype
+        return asked[key] or self._draws_by_dtype
+
+    @property
+    def _draws_by_dtype(self) -> bool:
+        return _depends_on_dtype(self.operator.reference, self) and _depends_on_dtype(self.function, self)
 
     def expected(self, arguments: tuple[Any, ...] | None = None) -> Any:
         """Computes what a caller should see, in float64, by the reference, of these arguments or of others."""
@@ -398,6 +404,8 @@ def _depends_on_dtype(function: Callable[..., Any], call: Call) -> bool:
 
 
 _answers: dict[tuple[str, torch.dtype], bool] = {}
+# Whether the largest sample of an operator has random numbers of its own in a dtype on a device.
+_own_numbers: WeakKeyDictionary[Operator, dict[tuple[torch.dtype, torch.device], bool]] = WeakKeyDictionary()
 
 
 def _gives_gradients(call: Call) -> bool:

@@ -134,7 +134,7 @@ class _Verdict:
     """The reference's answer to arguments: an expected result, an error, or neither if nobody can know.
 
     `by_values`: an operation of the reference raises, which may be for what integers on a GPU hold. The host does not
-    see these, and a kernel may stop the process for them, as PyTorch's do.
+    see these, and a kernel may stop the process for them, as PyTorch's do. `takes_long`: the reference was stopped.
     """
 
     expected: Any = None

@@ -12,6 +12,7 @@ from torch import Tensor
 from torchgraft.operators.depthwise_conv1d.case import SequenceCase, causal, same
 from torchgraft.operators.depthwise_conv1d.reference import depthwise_conv1d
 from torchgraft.operators.depthwise_conv1d.window import SequenceWindow
+from torchgraft.operators.depthwise_conv2d.benchmarks import transposed
 from torchgraft.sampling import Benchmark, Budget, Distribution, Sample, log_uniform, rounded
 
 
@@ -121,20 +122,7 @@ def draw_transposed(random: Random, budget: Budget) -> Benchmark | None:
     return Benchmark(case.input_grad(), "drawn", operations=case.operations)
 
 
-def conv_transpose1d(
-    input: Tensor, weight: Tensor, channels: int, length: int, channels_last: bool | None, *window: int
-) -> Tensor:
-    """F.conv_transpose1d of the arguments of the input gradient, whose incoming gradient is its input."""
-    view = SequenceWindow(*window)
-    return F.conv_transpose1d(input, weight, None, view.stride, view.before, 0, channels, view.dilation)
-
-
-TRANSPOSED = Distribution(
-    draw_transposed,
-    "conv_transpose",
-    ("forward", "output_grad_grad", "weight_grad"),
-    {"conv_transpose": conv_transpose1d},
-)
+TRANSPOSED = transposed(draw_transposed, F.conv_transpose1d, SequenceWindow)
 
 
 def conv1d(input: Tensor, weight: Tensor, bias: Tensor | None, *window: int) -> Tensor:

@@ -187,26 +187,27 @@ def draw_transposed(random: Random, budget: Budget) -> Benchmark | None:
     return Benchmark(case.input_grad(), "drawn", operations=case.operations)
 
 
-def conv_transpose2d(
-    input: Tensor,
-    weight: Tensor,
-    channels: int,
-    height: int,
-    width: int,
-    channels_last: bool | None,
-    *window: int,
-) -> Tensor:
-    """F.conv_transpose2d of the arguments of the input gradient, whose incoming gradient is its input."""
-    view = Window(*window)
-    return F.conv_transpose2d(input, weight, None, view.stride, view.before, 0, channels, view.dilation)
+def transposed(
+    draw: Callable[[Random, Budget], Benchmark | None], function: Callable[..., Tensor], window: Callable[..., Any]
+) -> Distribution:
+    """Transposed convolutions, as calls of the input gradient that computes them.
+
+    Args:
+        draw: makes a call of the input gradient.
+        function: of PyTorch, which stands beside it: F.conv_transpose1d, 2d or 3d.
+        window: makes a window of the last arguments.
+    """
+
+    def rival(input: Tensor, weight: Tensor, channels: int, *sizes_layout_and_window: Any) -> Tensor:
+        # Before the window come the sizes of the result, of which PyTorch finds the same, and its layout.
+        view = window(*sizes_layout_and_window[weight.dim() - 1 :])
+        return function(input, weight, None, view.stride, view.before, 0, channels, view.dilation)
+
+    passes = "forward", "output_grad_grad", "weight_grad"
+    return Distribution(draw, "conv_transpose", passes, {"conv_transpose": rival})
 
 
-TRANSPOSED = Distribution(
-    draw_transposed,
-    "conv_transpose",
-    ("forward", "output_grad_grad", "weight_grad"),
-    {"conv_transpose": conv_transpose2d},
-)
+TRANSPOSED = transposed(draw_transposed, F.conv_transpose2d, Window)
 
 
 # Nine to thirteen taps a row were seen to end, fifteen not.

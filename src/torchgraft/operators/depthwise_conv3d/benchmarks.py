@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchgraft.layout import is_channels_last
+from torchgraft.operators.depthwise_conv2d.benchmarks import transposed
 from torchgraft.operators.depthwise_conv2d.layouts import dense_strides
 from torchgraft.operators.depthwise_conv3d.case import VolumeCase, same
 from torchgraft.operators.depthwise_conv3d.reference import depthwise_conv3d
@@ -124,27 +125,7 @@ def draw_transposed(random: Random, budget: Budget) -> Benchmark | None:
     return Benchmark(case.input_grad(), "drawn", operations=case.operations)
 
 
-def conv_transpose3d(
-    input: Tensor,
-    weight: Tensor,
-    channels: int,
-    depth: int,
-    height: int,
-    width: int,
-    channels_last: bool | None,
-    *window: int,
-) -> Tensor:
-    """F.conv_transpose3d of the arguments of the input gradient, whose incoming gradient is its input."""
-    view = VolumeWindow(*window)
-    return F.conv_transpose3d(input, weight, None, view.stride, view.before, 0, channels, view.dilation)
-
-
-TRANSPOSED = Distribution(
-    draw_transposed,
-    "conv_transpose",
-    ("forward", "output_grad_grad", "weight_grad"),
-    {"conv_transpose": conv_transpose3d},
-)
+TRANSPOSED = transposed(draw_transposed, F.conv_transpose3d, VolumeWindow)
 
 
 def conv3d(input: Tensor, weight: Tensor, bias: Tensor | None, *window: int) -> Tensor:

@@ -376,7 +376,7 @@ int64_t parts_of(const Sizes& sizes) {
       ceil_divide(sizes.channels, int64_t{Tile::kLanes}) * ceil_divide(sizes.width, int64_t{kTapsOfBlock});
   const int64_t all = sizes.batch * ceil_divide(sizes.length, int64_t{Tile::kTimes});
   const int64_t wanted = std::max<int64_t>(std::min({ceil_divide(kBlocks, blocks), all, kMostParts}), 1);
-  // Of as many tiles each, the last parts would have none.
+  // If each part had as many tiles as that, the last ones might have none.
   return ceil_divide(all, ceil_divide(all, wanted));
 }
 

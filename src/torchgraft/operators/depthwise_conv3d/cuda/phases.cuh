@@ -31,8 +31,8 @@ struct PhaseExtent {
   }
 };
 
-// What a thread owns of a direction: its first result, which may lie in front of the gradient; and the source
-// on which the first tap falls. Each further tap, a stride later, falls on the source before.
+// The part of a direction that a thread owns: its first result, which may lie in front of the gradient; and
+// the source on which the first tap falls. Each further tap, a stride later, falls on the source before.
 struct PhaseItem {
   int result, source, tap;
 
