@@ -13,6 +13,9 @@
 //   Tensor relayout(tensor, layout)          from the other dense layout, in a new tensor; optional
 //   Tensor readable<T>(tensor, name)         a weight or bias as kernels for T can read it; contiguous
 //   void forward(input, weight, bias, output, geometry, layout)
+//   bool turns_results<T>(geometry, layout, asked)    whether that writes the output in another layout, which
+//   it
+//                                            is then given behind the other arguments; optional
 //                                            weight and bias as tensors, what `readable` made of them
 //   void input_grad(output_grad, weight, input_grad, geometry, layout)
 //   void weight_grad(output_grad, input, weight_grad, geometry, layout, like)
@@ -167,6 +170,23 @@ inline Tensor empty_input_images(const Geometry& geometry, Layout layout, const 
                       geometry.width.input, layout, like);
 }
 
+// A forward pass in one layout, whose output is in the layout that was asked for where the device can turn it
+// as it writes, or else in the same one.
+template <typename T, typename Device>
+Tensor output_of(const Device& device, const Tensor& input, const Tensor& weight,
+                 const std::optional<Tensor>& bias, const Geometry& geometry, Layout layout, Layout asked) {
+  if constexpr (requires { device.template turns_results<T>(geometry, layout, asked); }) {
+    if (device.template turns_results<T>(geometry, layout, asked)) {
+      Tensor output = empty_output_images(geometry, asked, input);
+      device.forward(data_of<T>(input), weight, bias, mutable_data_of<T>(output), geometry, layout, asked);
+      return output;
+    }
+  }
+  Tensor output = empty_output_images(geometry, layout, input);
+  device.forward(data_of<T>(input), weight, bias, mutable_data_of<T>(output), geometry, layout);
+  return result_in(device, output, layout, asked);
+}
+
 template <typename Device, size_t kRank>
 Tensor forward_of(Tensor input, Tensor weight, std::optional<Tensor> bias, const WindowOf<kRank>& window) {
   const char* const name = kForward<kRank>;
@@ -181,12 +201,11 @@ Tensor forward_of(Tensor input, Tensor weight, std::optional<Tensor> bias, const
     const Device device(input);
     const Layout asked = layouts_of(input, weight, geometry, as_window(window)).output;
     const Layout layout = device.template layout<T>(geometry, computed_in<Device, kRank>(input, asked));
-    Tensor output = empty_output_images(geometry, layout, input);
     input = device.to_layout(as_images<kRank>(std::move(input), layout), layout);
     weight = device.template readable<T>(as_images<kRank>(std::move(weight)), "weight");
     if (bias) bias = device.template readable<T>(*bias, "bias");
-    device.forward(data_of<T>(input), weight, bias, mutable_data_of<T>(output), geometry, layout);
-    return from_images<kRank>(result_in(device, output, layout, asked), geometry.depth.output);
+    return from_images<kRank>(output_of<T>(device, input, weight, bias, geometry, layout, asked),
+                              geometry.depth.output);
   });
 }
 

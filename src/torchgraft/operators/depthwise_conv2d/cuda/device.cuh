@@ -44,10 +44,20 @@ class Cuda {
   }
 
   template <typename T>
+  bool turns_results(const Geometry& geometry, Layout layout, Layout asked) const {
+    return layout != asked && cuda::turns_results<T>(geometry, layout);
+  }
+  template <typename T>
   void forward(const T* input, const Tensor& weight, const std::optional<Tensor>& bias, T* output,
                const Geometry& geometry, Layout layout) const {
+    forward(input, weight, bias, output, geometry, layout, layout);
+  }
+  template <typename T>
+  void forward(const T* input, const Tensor& weight, const std::optional<Tensor>& bias, T* output,
+               const Geometry& geometry, Layout layout, Layout of_output) const {
     cuda::correlate<T>({input, numbers_of<T>(weight), bias ? numbers_of<T>(*bias) : cuda::Rounded<T>(),
-                        output, geometry, layout, /*transposed=*/false, scope_.stream()});
+                        output, geometry, layout, /*transposed=*/false, scope_.stream(),
+                        /*turned=*/layout != of_output});
   }
   template <typename T>
   void input_grad(const T* output_grad, const Tensor& weight, T* input_grad, const Geometry& geometry,

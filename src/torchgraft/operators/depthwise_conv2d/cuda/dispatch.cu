@@ -31,6 +31,13 @@ void correlate(const Correlation<T>& pass) {
 }
 
 template <typename T>
+bool turns_results(const Geometry& geometry, Layout layout) {
+  const Problem problem = make_problem<T>(geometry, /*transposed=*/false, layout, kWholeAlignment);
+  return problem.shared_bytes >= kTurnedSharedBytes &&
+         internal::choose_untraced(kCorrelationRules, problem).kernel == CorrelationKernel::rows_nhwc;
+}
+
+template <typename T>
 void sum_weight_grad(const WeightGrad<T>& pass) {
   const WeightGradRule& rule = choose_weight_grad(make_problem<T>(
       pass.geometry, /*transposed=*/false, pass.layout, common_alignment(pass.output_grad, pass.input)));
@@ -63,9 +70,13 @@ template void correlate(const Correlation<double>&);
 template void correlate(const Correlation<float>&);
 template void correlate(const Correlation<Half>&);
 template void correlate(const Correlation<BFloat16>&);
+template bool turns_results<double>(const Geometry&, Layout);
 template void sum_weight_grad(const WeightGrad<double>&);
+template bool turns_results<float>(const Geometry&, Layout);
 template void sum_weight_grad(const WeightGrad<float>&);
+template bool turns_results<Half>(const Geometry&, Layout);
 template void sum_weight_grad(const WeightGrad<Half>&);
+template bool turns_results<BFloat16>(const Geometry&, Layout);
 template void sum_weight_grad(const WeightGrad<BFloat16>&);
 template Arrangement arrange_weight_grad<double>(const Geometry&, Layout);
 template Arrangement arrange_weight_grad<float>(const Geometry&, Layout);

@@ -6,9 +6,12 @@
 
 namespace torchgraft::depthwise::cuda {
 
-// Batch > 0, weights contiguous, T one of double, float, Half, BFloat16.
+// turns_results: whether the kernel of a forward pass can write its results in the layout that its source has
+// not. Batch > 0, weights contiguous, T one of double, float, Half, BFloat16.
 template <typename T>
 void correlate(const Correlation<T>& pass);
+template <typename T>
+bool turns_results(const Geometry& geometry, Layout layout);
 template <typename T>
 void sum_weight_grad(const WeightGrad<T>& pass);
 

@@ -41,6 +41,9 @@ inline constexpr bool kFloatElements = std::is_same_v<T, float>;
   ROW(rows_spread, launch_rows_spread, kFastElements, "(B, C, L), strides up to 8, any dilation",                      \
       "every source is read once; neighbouring lanes own neighbouring results",                                        \
       supports_rows_spread, always)                                                                                    \
+  ROW(rows_nhwc, launch_rows_nhwc, kFastElements, "(B, C, L) in NHWC, k <= 256, any stride and dilation",          \
+      "neighbouring results share sources in registers; lanes lie along channels",                                    \
+      supports_rows_nhwc, always)                                                                                     \
   ROW(small_planes_correlate, launch_small_planes_correlate, kFastElements,                                           \
       "NCHW, 7 x 7, 14 x 14 and 28 x 28, k = 3, 5, 7, stride 1",                                                      \
       "planes are moved whole, sixteen bytes at a time",                                                              \
@@ -103,6 +106,9 @@ inline constexpr bool kFloatElements = std::is_same_v<T, float>;
       "(B, C, L), k <= 256, strides up to 8, any dilation",                                                            \
       "both rows are read once; warps share out taps, lanes positions",                                                \
       supports_rows_weight_grad, rows_weight_grad_pays)                                                                \
+  ROW(rows_nhwc_weight_grad, launch_rows_nhwc_weight_grad, kFastElements, "(B, C, L) in NHWC, k <= 256, any stride and dilation",      \
+      "sums of eight taps in registers; lanes lie along channels",                                                    \
+      supports_rows_nhwc_weight_grad, rows_nhwc_weight_grad_pays)                                                                         \
   ROW(small_planes_weight_grad, launch_small_planes_weight_grad, kFastElements,                                       \
       "NCHW, 7 x 7, 14 x 14 and 28 x 28, k = 3, 5, 7, stride 1",                                                      \
       "planes are moved whole, sixteen bytes at a time",                                                              \

@@ -25,6 +25,7 @@ struct Correlation {
   Layout layout;  // of both images, which are dense
   bool transposed;
   cudaStream_t stream;
+  bool turned = false;  // whether the result is in NCHW, and the source in NHWC: rows_nhwc alone
 
   // Of the operator, for messages.
   const char* name() const { return transposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d"; }

@@ -19,13 +19,19 @@ constexpr Threshold share_of_device(const Problem& problem, const Threshold& on_
 
 inline bool is_odd(int64_t number) { return number % 2 != 0; }
 
+// Whether each phase of a stride has taps enough for products.
+inline bool phases_have_taps(const Geometry& geometry) {
+  return std::max(ceil_divide(geometry.height.kernel, geometry.height.stride),
+                  ceil_divide(geometry.width.kernel, geometry.width.stride)) >= kTapsOfOnePhase;
+}
+
 // Whether it pays to bring images into NCHW first: the kernel is so large that arithmetic counts for more
 // than moving images, and windows slide along the rows of planes. With a stride or a dilation only the
 // kernels of halves gain by this, which compute in phases.
 inline bool planes_pay(const Geometry& geometry, int element_bytes) {
   constexpr int kHalfBytes = 2, kDoubleBytes = 8;
-  const bool has_half_phases =
-      element_bytes == kHalfBytes && geometry.multiplier == 1 && has_phases(geometry);
+  const bool has_half_phases = element_bytes == kHalfBytes && geometry.multiplier == 1 &&
+                               has_phases(geometry) && phases_have_taps(geometry);
   return element_bytes < kDoubleBytes && geometry.taps() > kTapsOfImagesAsGiven &&
          (is_unit_step(geometry) || has_half_phases);
 }
@@ -123,6 +129,16 @@ inline bool rows_weight_grad_pays(const Problem& problem) {
   return is_unit_step(geometry) || has_long_rows || geometry.width.kernel >= kRowsApartTaps;
 }
 
+// A few products of a row in NHWC take less time gathered.
+inline bool rows_nhwc_weight_grad_pays(const Problem& problem) {
+  const Geometry& geometry = problem.geometry;
+  // Of two kernels with as many products, the one with more taps has fewer positions to share out.
+  constexpr int64_t kManyTaps = 16;
+  const int64_t taps = geometry.width.kernel;
+  const int64_t products = geometry.batch * geometry.channels * geometry.width.output * taps;
+  return products * kManyTaps / (kManyTaps + taps) >= share_of_device(problem, kGatheredRowProducts);
+}
+
 // ---------------------------------------------------------------- tensor cores
 
 // Whether it pays to bring halves to tensor cores: multiply-adds would take longer than memory.
@@ -142,7 +158,7 @@ inline bool bands_batch_pays(const Problem& problem) {
 // Whether a convolution with a stride or a dilation has enough taps and products to compute it in phases.
 inline bool phases_pay(const Problem& problem) {
   const Geometry& geometry = problem.geometry;
-  return longest_side(geometry) >= kTapsOfPhases &&
+  return longest_side(geometry) >= kTapsOfPhases && phases_have_taps(geometry) &&
          geometry.batch * geometry.output_channels() * geometry.output_pixels() * geometry.taps() >=
              share_of_device(problem, kProductsOfPhases);
 }

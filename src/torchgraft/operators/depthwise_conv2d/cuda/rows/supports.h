@@ -1,18 +1,22 @@
-// What the kernels of rows can compute at all: float32 and halves of sequences, images of one row in NCHW,
-// with one kernel a channel.
+// What the kernels of rows can compute at all: float32 and halves of sequences, images of one row, with one
+// kernel a channel.
 #pragma once
 
+#include "nhwc_plan.h"
 #include "plan.h"
 
 namespace torchgraft::depthwise::cuda {
+
+inline bool is_row(const Geometry& geometry) {
+  const Extent& height = geometry.height;
+  return height.input == 1 && height.output == 1 && height.kernel == 1 && height.padding == 0;
+}
 
 // Rows of the whole tensor follow each other in memory.
 inline bool supports_rows(const Problem& problem) {
   constexpr int64_t kMostTaps = 256;
   const Geometry& geometry = problem.geometry;
-  const Extent& height = geometry.height;
-  const bool is_row = height.input == 1 && height.output == 1 && height.kernel == 1 && height.padding == 0;
-  return is_row && !problem.channels_last && !problem.is_float64() && geometry.multiplier == 1 &&
+  return is_row(geometry) && !problem.channels_last && !problem.is_float64() && geometry.multiplier == 1 &&
          geometry.width.kernel <= kMostTaps && positions_fit_32(geometry);
 }
 
@@ -52,6 +56,21 @@ inline bool supports_rows_weight_grad(const Problem& problem) {
   return supports_rows(problem) && width.stride <= kSpreadMostStride &&
          plan_rows_weight_grad(width, problem.geometry.batch, problem.element_bytes).shared_bytes <=
              kSpreadSharedBytes;
+}
+
+// In NHWC: one kernel for any stride and any dilation, as far as 32 bits count the sources of a thread.
+inline bool supports_rows_nhwc(const Problem& problem) {
+  constexpr int64_t kMoreTaps = 8, kMostStride = 1 << 10, kMostDilation = 1 << 13;
+  const Geometry& geometry = problem.geometry;
+  return problem.channels_last && is_row(geometry) && !problem.is_float64() && geometry.multiplier == 1 &&
+         geometry.taps() <= kPixelMostTaps && geometry.width.stride <= kMostStride &&
+         geometry.width.dilation <= kMostDilation && offsets_fit_32(geometry, kMoreTaps);
+}
+
+inline bool supports_rows_nhwc_weight_grad(const Problem& problem) {
+  constexpr int64_t kMostPixels = int64_t{1} << 30;
+  return supports_rows_nhwc(problem) &&
+         problem.geometry.batch * problem.geometry.output_pixels() < kMostPixels;
 }
 
 }  // namespace torchgraft::depthwise::cuda
