@@ -50,6 +50,13 @@ _SINGLE = (
     SequenceCase("a long row, channels_last", (1, 18, 1030), 4, causal(4), channels_last=True),
     SequenceCase("a long row with stride 2", (1, 3, 2051), 5, same(5, 2)),
     SequenceCase("a long row with dilation 128", (1, 3, 2001), 3, same(3, dilation=128)),
+    # As many as leave threads on every GPU several results, of which some have no neighbour.
+    SequenceCase("a long row of 131 channels, channels_last", (1, 131, 4131), 7, same(7), channels_last=True),
+    SequenceCase("31 taps with stride 2, channels_last", (2, 12, 83), 31, same(31, 2), channels_last=True),
+    SequenceCase("19 taps with stride 4, channels_last", (1, 36, 150), 19, same(19, 4), channels_last=True),
+    SequenceCase("stride 4, dilation 6, channels_last", (2, 5, 97), 9, same(9, 4, 6), channels_last=True),
+    SequenceCase("256 taps, channels_last", (1, 40, 300), 256, SequenceWindow(1, 255, 0), channels_last=True),
+    SequenceCase("257 taps, channels_last", (1, 3, 300), 257, SequenceWindow(1, 256, 0), channels_last=True),
     SequenceCase("many short sequences", (33, 20, 3), 3, same(3), channels_last=True),
     SequenceCase("1030 channels", (1, 1030, 5), 4, causal(4), channels_last=True),
 )

@@ -13,10 +13,8 @@
 //   Tensor relayout(tensor, layout)          from the other dense layout, in a new tensor; optional
 //   Tensor readable<T>(tensor, name)         a weight or bias as kernels for T can read it; contiguous
 //   void forward(input, weight, bias, output, geometry, layout)
-//   bool turns_results<T>(geometry, layout, asked)    whether that writes the output in another layout, which
-//   it
-//                                            is then given behind the other arguments; optional
-//                                            weight and bias as tensors, what `readable` made of them
+//   bool turns_results<T>(geometry, layout)  whether forward_turned, with the arguments of forward, writes the
+//                                            output in the other layout; optional
 //   void input_grad(output_grad, weight, input_grad, geometry, layout)
 //   void weight_grad(output_grad, input, weight_grad, geometry, layout, like)
 //                                            of halves, weight_grad may be float: then sums are not rounded
@@ -175,10 +173,10 @@ inline Tensor empty_input_images(const Geometry& geometry, Layout layout, const 
 template <typename T, typename Device>
 Tensor output_of(const Device& device, const Tensor& input, const Tensor& weight,
                  const std::optional<Tensor>& bias, const Geometry& geometry, Layout layout, Layout asked) {
-  if constexpr (requires { device.template turns_results<T>(geometry, layout, asked); }) {
-    if (device.template turns_results<T>(geometry, layout, asked)) {
+  if constexpr (requires { device.template turns_results<T>(geometry, layout); }) {
+    if (layout != asked && device.template turns_results<T>(geometry, layout)) {
       Tensor output = empty_output_images(geometry, asked, input);
-      device.forward(data_of<T>(input), weight, bias, mutable_data_of<T>(output), geometry, layout, asked);
+      device.forward_turned(data_of<T>(input), weight, bias, mutable_data_of<T>(output), geometry, layout);
       return output;
     }
   }

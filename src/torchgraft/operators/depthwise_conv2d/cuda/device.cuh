@@ -44,20 +44,18 @@ class Cuda {
   }
 
   template <typename T>
-  bool turns_results(const Geometry& geometry, Layout layout, Layout asked) const {
-    return layout != asked && cuda::turns_results<T>(geometry, layout);
+  bool turns_results(const Geometry& geometry, Layout layout) const {
+    return cuda::turns_results<T>(geometry, layout);
   }
   template <typename T>
   void forward(const T* input, const Tensor& weight, const std::optional<Tensor>& bias, T* output,
                const Geometry& geometry, Layout layout) const {
-    forward(input, weight, bias, output, geometry, layout, layout);
+    cuda::correlate<T>(forward_pass(input, weight, bias, output, geometry, layout));
   }
   template <typename T>
-  void forward(const T* input, const Tensor& weight, const std::optional<Tensor>& bias, T* output,
-               const Geometry& geometry, Layout layout, Layout of_output) const {
-    cuda::correlate<T>({input, numbers_of<T>(weight), bias ? numbers_of<T>(*bias) : cuda::Rounded<T>(),
-                        output, geometry, layout, /*transposed=*/false, scope_.stream(),
-                        /*turned=*/layout != of_output});
+  void forward_turned(const T* input, const Tensor& weight, const std::optional<Tensor>& bias, T* output,
+                      const Geometry& geometry, Layout layout) const {
+    cuda::correlate_turned<T>(forward_pass(input, weight, bias, output, geometry, layout));
   }
   template <typename T>
   void input_grad(const T* output_grad, const Tensor& weight, T* input_grad, const Geometry& geometry,
@@ -86,6 +84,18 @@ class Cuda {
   template <typename T>
   static bool is_wide(const Tensor& weight) {
     return sizeof(T) == 2 && weight.scalar_type() == ScalarType::Float;
+  }
+  template <typename T>
+  cuda::Correlation<T> forward_pass(const T* input, const Tensor& weight, const std::optional<Tensor>& bias,
+                                    T* output, const Geometry& geometry, Layout layout) const {
+    return {input,
+            numbers_of<T>(weight),
+            bias ? numbers_of<T>(*bias) : cuda::Rounded<T>(),
+            output,
+            geometry,
+            layout,
+            /*transposed=*/false,
+            scope_.stream()};
   }
   template <typename T>
   static cuda::Rounded<T> numbers_of(const Tensor& weight) {

@@ -38,6 +38,15 @@ bool turns_results(const Geometry& geometry, Layout layout) {
 }
 
 template <typename T>
+void correlate_turned(const Correlation<T>& pass) {
+  const CorrelationRule& rule = choose(make_problem(pass));
+  if constexpr (kFastElements<T>) {
+    if (rule.kernel == CorrelationKernel::rows_nhwc) return launch_rows_nhwc_turned(pass);
+  }
+  fail_to_launch(rule.name, sizeof(T));
+}
+
+template <typename T>
 void sum_weight_grad(const WeightGrad<T>& pass) {
   const WeightGradRule& rule = choose_weight_grad(make_problem<T>(
       pass.geometry, /*transposed=*/false, pass.layout, common_alignment(pass.output_grad, pass.input)));
@@ -71,12 +80,16 @@ template void correlate(const Correlation<float>&);
 template void correlate(const Correlation<Half>&);
 template void correlate(const Correlation<BFloat16>&);
 template bool turns_results<double>(const Geometry&, Layout);
+template void correlate_turned(const Correlation<double>&);
 template void sum_weight_grad(const WeightGrad<double>&);
 template bool turns_results<float>(const Geometry&, Layout);
+template void correlate_turned(const Correlation<float>&);
 template void sum_weight_grad(const WeightGrad<float>&);
 template bool turns_results<Half>(const Geometry&, Layout);
+template void correlate_turned(const Correlation<Half>&);
 template void sum_weight_grad(const WeightGrad<Half>&);
 template bool turns_results<BFloat16>(const Geometry&, Layout);
+template void correlate_turned(const Correlation<BFloat16>&);
 template void sum_weight_grad(const WeightGrad<BFloat16>&);
 template Arrangement arrange_weight_grad<double>(const Geometry&, Layout);
 template Arrangement arrange_weight_grad<float>(const Geometry&, Layout);

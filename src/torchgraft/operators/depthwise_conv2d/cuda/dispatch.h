@@ -10,8 +10,14 @@ namespace torchgraft::depthwise::cuda {
 // not. Batch > 0, weights contiguous, T one of double, float, Half, BFloat16.
 template <typename T>
 void correlate(const Correlation<T>& pass);
+
+// Whether the kernel of a forward pass of so laid out sources can write its results in the other layout,
+// which correlate_turned does.
 template <typename T>
 bool turns_results(const Geometry& geometry, Layout layout);
+template <typename T>
+void correlate_turned(const Correlation<T>& pass);
+
 template <typename T>
 void sum_weight_grad(const WeightGrad<T>& pass);
 

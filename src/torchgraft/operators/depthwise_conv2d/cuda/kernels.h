@@ -25,7 +25,6 @@ struct Correlation {
   Layout layout;  // of both images, which are dense
   bool transposed;
   cudaStream_t stream;
-  bool turned = false;  // whether the result is in NCHW, and the source in NHWC: rows_nhwc alone
 
   // Of the operator, for messages.
   const char* name() const { return transposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d"; }
@@ -65,6 +64,9 @@ struct WeightGrad {
   void LAUNCH(const Correlation<T>& pass);
 TORCHGRAFT_DEPTHWISE_CORRELATIONS(TORCHGRAFT_LAUNCHER)
 #undef TORCHGRAFT_LAUNCHER
+// rows_nhwc of a forward pass, with its results in NCHW.
+template <typename T>
+void launch_rows_nhwc_turned(const Correlation<T>& pass);
 #define TORCHGRAFT_LAUNCHER(NAME, LAUNCH, ...) \
   template <typename T>                        \
   void LAUNCH(const WeightGrad<T>& pass);

@@ -315,34 +315,41 @@ void launch(const Correlation<T>& pass, const SharingSteps& steps) {
   check_launch(pass.name());
 }
 
-template <typename T, int kChannels, int kResults>
-void launch(const Correlation<T>& pass, const SharingSteps& steps) {
-  // Only forward passes turn their results.
-  pass.turned ? launch<T, kChannels, kResults, true>(pass, steps)
-              : launch<T, kChannels, kResults, false>(pass, steps);
+template <typename T, bool kTurned>
+void launch(const Correlation<T>& pass) {
+  const Extent& width = pass.geometry.width;
+  const Problem problem = make_problem(pass);
+  // Turned results are written one by one, whatever their alignment.
+  const int alignment = kTurned ? common_alignment(pass.source) : problem.alignment;
+  with_pixel_channels<T>(pass.geometry.channels, alignment, [&]<int kChannels>() {
+    if (owns_one_result(width, pass.transposed)) {
+      const SharingSteps steps(static_cast<int>(width.dilation));
+      return launch<T, kChannels, kPixelOneResult, kTurned>(pass, steps);
+    }
+    const SharingSteps steps(width, pass.transposed);
+    const int results = pixel_results(problem, steps.results, kChannels);
+    results == kPixelManyResults ? launch<T, kChannels, kPixelManyResults, kTurned>(pass, steps)
+                                 : launch<T, kChannels, kPixelFewResults, kTurned>(pass, steps);
+  });
 }
 
 }  // namespace
 
 template <typename T>
 void launch_rows_nhwc(const Correlation<T>& pass) {
-  const Extent& width = pass.geometry.width;
-  const Problem problem = make_problem(pass);
-  // Results in NCHW are written one by one, whatever their alignment.
-  const int alignment = pass.turned ? common_alignment(pass.source) : problem.alignment;
-  with_pixel_channels<T>(pass.geometry.channels, alignment, [&]<int kChannels>() {
-    if (owns_one_result(width, pass.transposed)) {
-      return launch<T, kChannels, kPixelOneResult>(pass, SharingSteps(static_cast<int>(width.dilation)));
-    }
-    const SharingSteps steps(width, pass.transposed);
-    const int results = pixel_results(problem, steps.results, kChannels);
-    results == kPixelManyResults ? launch<T, kChannels, kPixelManyResults>(pass, steps)
-                                 : launch<T, kChannels, kPixelFewResults>(pass, steps);
-  });
+  launch<T, false>(pass);
+}
+template <typename T>
+void launch_rows_nhwc_turned(const Correlation<T>& pass) {
+  launch<T, true>(pass);
 }
 
-template void launch_rows_nhwc(const Correlation<float>&);
-template void launch_rows_nhwc(const Correlation<Half>&);
-template void launch_rows_nhwc(const Correlation<BFloat16>&);
+#define TORCHGRAFT_INSTANCES(T)                          \
+  template void launch_rows_nhwc(const Correlation<T>&); \
+  template void launch_rows_nhwc_turned(const Correlation<T>&);
+TORCHGRAFT_INSTANCES(float)
+TORCHGRAFT_INSTANCES(Half)
+TORCHGRAFT_INSTANCES(BFloat16)
+#undef TORCHGRAFT_INSTANCES
 
 }  // namespace torchgraft::depthwise::cuda
