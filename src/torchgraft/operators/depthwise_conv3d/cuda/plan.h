@@ -227,11 +227,11 @@ inline bool supports_runs_weight_grad(const Problem& problem) {
 }
 inline bool supports_gather(const Problem& problem) { return !problem.channels_last; }
 
-// Up to so many products of a tap and an output a pass by runs or by phases takes less time than a sweep.
-// Sweeps of the smallest volumes take 8 to 12 us on an H200: a block stages plane after plane, and waits for
-// each. Runs and phases are predicted to take 4 us, and 1 us more for each 5 million products, of which a
-// sweep computes about twice as many in that time. The two meet at some 40 million; until that is measured
-// the limits stay far below it.
+// Up to so many products of a tap and an output a pass by runs or by phases is predicted to take less time
+// than a sweep, whose smallest problems take 8 to 12 us on an H200: a block stages plane after plane, and
+// waits for each. Runs and phases should take 4 us, and 1 us more for each 4 million products; a sweep that
+// fills the device computes about twice as many in that time. So both would meet at some 40 million products.
+// To be tuned: until that is measured the limits stay far below it.
 constexpr int64_t kMostProductsOfSmall = int64_t{1} << 22;
 constexpr int64_t kMostProductsOfSmallWeightGrad = int64_t{1} << 22;
 

@@ -6,8 +6,9 @@
 // which all threads read at almost the same place. Each row of the input comes from memory once, and from the
 // caches as often as rows of taps lie on it.
 //
-// Predicted for float16 (3,88,8x68x68), k 1x3x3, stride (1,2,2), on an H200: 10 us, of which the launch takes
-// 3; a thread takes some 35 instructions for each row of 12 multiply-adds, and those bound it.
+// Predicted for float16 (3,88,8x68x68), k 1x3x3, stride (1,2,2), on an H200: 12 us, of which the launch takes
+// 3. What should bound it are the instructions of a thread: some 60 for each row of taps, of which 12 are
+// multiply-adds, and 170 for each run beside.
 #include "runs.cuh"
 
 namespace torchgraft::depthwise::volumes {

@@ -6,8 +6,9 @@
 // of all rows are in flight together, and the sums of all taps in registers. Tap rows that are not in one
 // block read the same output gradient, and the second reads it from L2.
 //
-// Predicted for float16 (3,88,8x68x68), k 1x3x3, stride (1,2,2), on an H200: 12 us, of which two launches
-// take 5; a run takes some 160 instructions, and those bound it.
+// Predicted for float16 (3,88,8x68x68), k 1x3x3, stride (1,2,2), on an H200: 14 us, of which two launches
+// take 5. What should bound it are the instructions of a thread: some 240 for each run and its three rows of
+// taps, of which 36 are multiply-adds.
 #include <torchgraft/device.cuh>
 
 #include "runs.cuh"
