@@ -40,7 +40,7 @@ class Call:
     transposed: bool = False
     channels_last: bool = False
     element_bytes: int = 2
-    batch: int = 2
+    batch: int = 256
     multiplier: int = 1
 
     def line(self) -> str:
@@ -56,6 +56,7 @@ class Call:
 SWEEP = ("sweep_correlate", "sweep_weight_grad")
 LAST = ("channels_last_correlate", "channels_last_weight_grad")
 PHASES = ("phases_input_grad", "channels_last_phases_input_grad")
+RUNS = ("runs_correlate", "runs_weight_grad")
 GATHER = ("gather_volumes", "gather_volumes_weight_grad")
 
 
@@ -66,14 +67,14 @@ GATHER = ("gather_volumes", "gather_volumes_weight_grad")
         (Call(element_bytes=4), SWEEP),
         (Call(element_bytes=8), GATHER),
         (Call(dilation=2), GATHER),
-        (Call(kernel=(3, 3, 1)), GATHER),
-        (Call(kernel=(4, 4, 4)), GATHER),
+        (Call(kernel=(3, 3, 1)), RUNS),
+        (Call(kernel=(4, 4, 4)), RUNS),
         (Call(kernel=(5, 1, 1), padding=(2, 0, 0)), SWEEP),
         (Call(stride=(1, 2, 2)), SWEEP),
-        (Call(stride=(2, 1, 1)), GATHER),
+        (Call(stride=(2, 1, 1)), RUNS),
         # A padding that is as large as the kernel has windows over nothing.
         (Call(padding=2), SWEEP),
-        (Call(padding=3), GATHER),
+        (Call(padding=3), RUNS),
         # An input gradient with a stride begins at the phase that the padding which keeps sizes has.
         (Call(stride=(2, 2, 2), transposed=True), SWEEP),
         (Call(stride=(2, 2, 2), padding=0, transposed=True), (PHASES[0], SWEEP[1])),
@@ -83,22 +84,41 @@ GATHER = ("gather_volumes", "gather_volumes_weight_grad")
         (Call(multiplier=2), SWEEP),
         (Call(multiplier=2, transposed=True), (GATHER[0], SWEEP[1])),
         # Phases take any padding, kernels of up to seven taps, and a stride of 2 across a plane.
-        (Call(kernel=(2, 2, 2), stride=(2, 2, 2), padding=0, transposed=True), (PHASES[0], GATHER[1])),
-        (Call(kernel=(2, 2, 2), stride=(2, 2, 2), padding=0), GATHER),
-        (Call(kernel=(7, 7, 7), stride=(1, 1, 2), padding=9, transposed=True), (PHASES[0], GATHER[1])),
-        (Call(kernel=(7, 7, 7), stride=(1, 2, 1), element_bytes=4, transposed=True), (PHASES[0], GATHER[1])),
+        (Call(kernel=(2, 2, 2), stride=(2, 2, 2), padding=0, transposed=True), (PHASES[0], RUNS[1])),
+        (Call(kernel=(2, 2, 2), stride=(2, 2, 2), padding=0), RUNS),
+        (Call(kernel=(7, 7, 7), stride=(1, 1, 2), padding=9, transposed=True), (PHASES[0], RUNS[1])),
+        (Call(kernel=(7, 7, 7), stride=(1, 2, 1), element_bytes=4, transposed=True), (PHASES[0], RUNS[1])),
         (Call(kernel=(8, 7, 7), stride=(2, 2, 2), transposed=True), GATHER),
         (Call(kernel=(7, 7, 8), stride=(2, 2, 2), transposed=True), GATHER),
-        (Call(kernel=(2, 2, 2), stride=(2, 1, 1), transposed=True), GATHER),
+        (Call(kernel=(2, 2, 2), stride=(2, 1, 1), transposed=True), (GATHER[0], RUNS[1])),
         (Call(kernel=(2, 2, 2), stride=(3, 2, 2), transposed=True), GATHER),
         (Call(kernel=(2, 2, 2), stride=(2, 2, 2), element_bytes=8, transposed=True), GATHER),
         (Call(kernel=(2, 2, 2), stride=(2, 2, 2), dilation=2, transposed=True), GATHER),
         (Call(kernel=(2, 2, 2), stride=(2, 2, 2), multiplier=2, transposed=True), GATHER),
         (
-            Call(kernel=(2, 2, 2), stride=(2, 2, 2), padding=0, size=(1023, 1024, 1024), transposed=True),
-            (PHASES[0], GATHER[1]),
+            Call(kernel=(2, 2, 2), stride=(2, 2, 2), padding=0, size=(1023, 1024, 1024), batch=7, transposed=True),
+            (PHASES[0], RUNS[1]),
         ),
         (Call(kernel=(2, 2, 2), stride=(2, 2, 2), padding=0, size=(1024, 1024, 1024), transposed=True), GATHER),
+        # Runs take the same kernels with any strides of 1 and 2. An input gradient of stride 1 is a forward pass.
+        (Call(kernel=(7, 1, 7), stride=(1, 2, 1), element_bytes=4), RUNS),
+        (Call(kernel=(4, 4, 4), transposed=True), RUNS),
+        (Call(kernel=(8, 1, 1)), GATHER),
+        (Call(kernel=(1, 8, 1)), GATHER),
+        (Call(kernel=(1, 1, 8)), GATHER),
+        (Call(kernel=(4, 4, 4), stride=(1, 1, 3)), GATHER),
+        (Call(kernel=(4, 4, 4), multiplier=2), GATHER),
+        # A weight gradient numbers the runs of all images.
+        (Call(kernel=(2, 2, 2), stride=(2, 2, 2), padding=0, size=(512, 1024, 1024), batch=15), RUNS),
+        (Call(kernel=(2, 2, 2), stride=(2, 2, 2), padding=0, size=(512, 1024, 1024), batch=16), (RUNS[0], GATHER[1])),
+        # Small volumes are not swept, where anything but gathering takes them.
+        (Call(batch=12), RUNS),
+        (Call(batch=13), SWEEP),
+        (Call(batch=12, transposed=True), RUNS),
+        (Call(batch=13, transposed=True), SWEEP),
+        (Call(batch=2, stride=(2, 2, 2), transposed=True), (PHASES[0], RUNS[1])),
+        (Call(batch=2, multiplier=2), SWEEP),
+        (Call(batch=2, channels_last=True), LAST),
         # A volume of 2**30 voxels is beyond what sweeps index.
         (Call(size=(1023, 1024, 1024)), SWEEP),
         (Call(size=(1024, 1024, 1024)), GATHER),

@@ -100,6 +100,31 @@ _PHASES = (
     VolumeCase("phases of 7x7x7 of channels in groups", (1, 36, 2, 3, 3), (7, 7, 7), _strided((2, 2, 2), (3, 3, 3))),
 )
 
+# Runs of four outputs of a row on a GPU: strides in some directions only, rows in pieces of four, two and one elements,
+# runs that are shifted by the padding, a kernel turned around, volumes in parts. Those of phases run there as well.
+_RUNS = (
+    VolumeCase("runs of 1x3x3 with stride (1, 2, 2)", (2, 3, 3, 9, 16), (1, 3, 3), _strided((1, 2, 2), (0, 1, 1))),
+    VolumeCase("runs of rows of words", (2, 3, 2, 6, 22), (2, 2, 2), _strided((2, 2, 2), (0, 0, 0))),
+    VolumeCase("runs of odd rows", (1, 3, 4, 7, 21), (1, 3, 3), _strided((1, 2, 2), (0, 1, 1))),
+    VolumeCase("runs of 4x4x4, shifted by three", (1, 3, 5, 6, 12), (4, 4, 4), _strided((1, 1, 1), (1, 2, 3))),
+    VolumeCase("runs of 3x3x6, shifted by two", (1, 2, 4, 5, 20), (3, 3, 6), _strided((2, 1, 1), (1, 1, 2))),
+    VolumeCase(
+        "runs of 3x2x5 with stride 2, shifted by one", (1, 2, 5, 6, 24), (3, 2, 5), _strided((1, 1, 2), (1, 0, 2))
+    ),
+    VolumeCase(
+        "runs of 2x1x7 with stride 2, an odd padding", (1, 2, 4, 3, 16), (2, 1, 7), _strided((2, 1, 2), (0, 0, 3))
+    ),
+    VolumeCase(
+        "runs of one tap with stride 2, half over padding", (2, 2, 3, 5, 8), (1, 1, 1), _strided((2, 2, 2), (1, 1, 1))
+    ),
+    VolumeCase("runs under more padding than taps", (1, 2, 2, 3, 8), (2, 2, 2), _strided((1, 1, 1), (3, 3, 3))),
+    VolumeCase("runs that are left over behind the last window", (1, 2, 4, 4, 12), (2, 3, 3), VolumeWindow(1, 1, 2)),
+    VolumeCase("runs of volumes in parts", (2, 1, 5, 23, 76), (2, 3, 3), _strided((1, 1, 2), (0, 1, 1))),
+    VolumeCase("runs of 1x1x7", (1, 3, 2, 3, 9), (1, 1, 7), same((1, 1, 7))),
+    VolumeCase("no runs of 1x1x8", (1, 3, 2, 3, 9), (1, 1, 8), _strided((1, 1, 1), (0, 0, 4))),
+    VolumeCase("sweep of more products than small volumes have", (1, 2, 8, 28, 28), (7, 7, 7), same((7, 7, 7))),
+)
+
 
 def _cases() -> Iterator[VolumeCase]:
     for number, case in enumerate(_BOTH_LAYOUTS):
@@ -111,6 +136,7 @@ def _cases() -> Iterator[VolumeCase]:
     for number, case in enumerate(_PHASES):
         yield case
         yield replace(case, name=f"{case.name}, channels_last", channels_last=True, is_told=number % 2 == 0)
+    yield from _RUNS
 
 
 def _draw_case(random: Random) -> VolumeCase:

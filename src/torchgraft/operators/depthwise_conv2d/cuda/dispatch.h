@@ -6,8 +6,7 @@
 
 namespace torchgraft::depthwise::cuda {
 
-// turns_results: whether the kernel of a forward pass can write its results in the layout that its source has
-// not. Batch > 0, weights contiguous, T one of double, float, Half, BFloat16.
+// Batch > 0, weights contiguous, T one of double, float, Half, BFloat16.
 template <typename T>
 void correlate(const Correlation<T>& pass);
 

@@ -88,6 +88,7 @@ class CudaVolumes {
       if (kernel == volumes::Kernel::channels_last_phases) {
         return volumes::launch_channels_last_phases(pass);
       }
+      if (kernel == volumes::Kernel::runs) return volumes::launch_runs(pass);
     }
     volumes::launch_any(pass);
   }
@@ -99,6 +100,7 @@ class CudaVolumes {
     if constexpr (!std::is_same_v<T, double>) {
       if (kernel == volumes::Kernel::channels_last) return volumes::launch_channels_last_weight_grad(pass);
       if (kernel == volumes::Kernel::sweep) return volumes::launch_sweep_weight_grad(pass);
+      if (kernel == volumes::Kernel::runs) return volumes::launch_runs_weight_grad(pass);
     }
     return volumes::launch_any_weight_grad(pass);
   }

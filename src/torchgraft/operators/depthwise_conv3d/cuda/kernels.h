@@ -59,11 +59,15 @@ void launch_phases(const Correlation<T>& pass);
 template <typename T>
 void launch_channels_last_phases(const Correlation<T>& pass);
 template <typename T>
+void launch_runs(const Correlation<T>& pass);
+template <typename T>
 void launch_any(const Correlation<T>& pass);
 template <typename T>
 Partials launch_sweep_weight_grad(const WeightGrad<T>& pass);
 template <typename T>
 Partials launch_channels_last_weight_grad(const WeightGrad<T>& pass);
+template <typename T>
+Partials launch_runs_weight_grad(const WeightGrad<T>& pass);
 template <typename T>
 Partials launch_any_weight_grad(const WeightGrad<T>& pass);
 

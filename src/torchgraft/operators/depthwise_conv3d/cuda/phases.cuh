@@ -9,6 +9,7 @@
 #pragma once
 
 #include "kernels.h"
+#include "widths.h"
 
 namespace torchgraft::depthwise::volumes {
 
@@ -59,26 +60,12 @@ struct PhaseItem {
 // and height, of which one at least is 2.
 template <typename Use>
 void with_phases(const Geometry& geometry, const Use& use) {
-  const auto with_width = [&]<int kWide>() {
+  const auto with_width_and_strides = [&]<int kWide>() {
     if (geometry.width.stride == 1) return use.template operator()<kWide, 1, 2>();
     if (geometry.height.stride == 1) return use.template operator()<kWide, 2, 1>();
     use.template operator()<kWide, 2, 2>();
   };
-  switch (geometry.width.kernel) {
-#define TORCHGRAFT_CASE(WIDE) \
-  case WIDE:                  \
-    return with_width.template operator()<WIDE>();
-    TORCHGRAFT_CASE(1)
-    TORCHGRAFT_CASE(2)
-    TORCHGRAFT_CASE(3)
-    TORCHGRAFT_CASE(4)
-    TORCHGRAFT_CASE(5)
-    TORCHGRAFT_CASE(6)
-    TORCHGRAFT_CASE(7)
-#undef TORCHGRAFT_CASE
-    default:
-      fail("depthwise_conv3d_input_grad: no kernel by phases is compiled for this width");
-  }
+  with_width(geometry.width, "depthwise_conv3d_input_grad", with_width_and_strides);
 }
 
 }  // namespace torchgraft::depthwise::volumes

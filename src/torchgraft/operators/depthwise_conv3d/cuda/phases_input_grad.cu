@@ -51,7 +51,7 @@ struct PhasesTraits {
   static constexpr int kCells = kRun / kStride;
   // Rows of weights begin where four are read at once.
   static constexpr int kPitch = round_up(kWide, 4);
-  static constexpr int kWeights = kMostSideOfPhases * kMostSideOfPhases * kPitch;
+  static constexpr int kWeights = kMostSide * kMostSide * kPitch;
 
   // The tap by which a source counts for a result of the run; outside of the kernel there is none.
   static constexpr int tap(int source, int result) { return kLag + result - kStride * (source - kBefore); }

@@ -1,7 +1,7 @@
 // Which kernel computes a pass over volumes on CUDA, and how its work is cut into blocks. Host code alone, so
 // that every limit is tested without a GPU.
 //
-// Three techniques compute each pass, and a fourth input gradients:
+// Four techniques compute each pass, and a fifth input gradients:
 //
 //   channels_last   up to 27 taps of kSwept sizes, halves and float32, channels_last_3d as they are. A thread
 //                   owns channels, and sweeps along depth.
@@ -9,9 +9,12 @@
 //                   sweeps along depth; every source plane comes into shared memory once.
 //   phases          input gradients with a stride of 2 and sides up to 7, one kernel a channel, in halves and
 //                   float32. A thread owns neighbouring results of all phases of the stride.
+//   runs            sides up to 7, strides of 1 and 2 in any mixture, one kernel a channel, in halves and
+//                   float32, and small volumes. A thread owns neighbouring results of a row.
 //   gather          every size, stride, padding, dilation and dtype. A thread gathers one result.
 //
-// sweep and gather take contiguous volumes alone; others are brought into that layout, and results back.
+// sweep, runs and gather take contiguous volumes alone; others are brought into that layout, and results
+// back.
 #pragma once
 
 #include <torchgraft/choice.h>
@@ -185,27 +188,66 @@ inline bool supports_channels_last(const Problem& problem) {
 inline bool supports_channels_last_weight_grad(const Problem& problem) {
   return problem.channels_last && has_channels_last(problem.geometry) && is_swept_weight_grad(problem);
 }
-// The longest side of a kernel for which phases are compiled.
-constexpr int kMostSideOfPhases = 7;
+// The longest side of a kernel for which phases and runs are compiled.
+constexpr int kMostSide = 7;
 
-inline bool has_phases(const Problem& problem) {
+// Whether phases or runs are compiled for the kernel and its strides.
+inline bool has_short_sides(const Problem& problem) {
   const auto fits = [](const Extent& extent) {
-    return (extent.stride == 1 || extent.stride == 2) && extent.dilation == 1 &&
-           extent.kernel <= kMostSideOfPhases;
+    return (extent.stride == 1 || extent.stride == 2) && extent.dilation == 1 && extent.kernel <= kMostSide;
   };
   const Geometry& geometry = problem.geometry;
-  return problem.transposed && problem.element_bytes < 8 && geometry.multiplier == 1 &&
-         fits(geometry.depth) && fits(geometry.height) && fits(geometry.width) &&
-         (geometry.height.stride == 2 || geometry.width.stride == 2) && offsets_fit_32(geometry) &&
+  return problem.element_bytes < 8 && geometry.multiplier == 1 && fits(geometry.depth) &&
+         fits(geometry.height) && fits(geometry.width) && offsets_fit_32(geometry) &&
          volumes_fit_32(geometry);
+}
+
+inline bool has_phases(const Problem& problem) {
+  const Geometry& geometry = problem.geometry;
+  return problem.transposed && has_short_sides(problem) &&
+         (geometry.height.stride == 2 || geometry.width.stride == 2);
 }
 inline bool supports_phases(const Problem& problem) { return !problem.channels_last && has_phases(problem); }
 inline bool supports_channels_last_phases(const Problem& problem) {
   return problem.channels_last && has_phases(problem);
 }
+
+// An input gradient of stride 1 is a forward pass with the kernel turned around.
+inline bool supports_runs(const Problem& problem) {
+  const Geometry& geometry = problem.geometry;
+  const bool has_stride =
+      geometry.depth.stride != 1 || geometry.height.stride != 1 || geometry.width.stride != 1;
+  return !problem.channels_last && has_short_sides(problem) && !(problem.transposed && has_stride);
+}
+inline bool supports_runs_weight_grad(const Problem& problem) {
+  constexpr int64_t kLimit = int64_t{1} << 30;
+  const Geometry& geometry = problem.geometry;
+  return !problem.channels_last && has_short_sides(problem) &&
+         geometry.batch * geometry.output_pixels() < kLimit;
+}
 inline bool supports_gather(const Problem& problem) { return !problem.channels_last; }
 
-enum class Kernel { channels_last, sweep, channels_last_phases, phases, any };
+// Up to so many products of a tap and an output a pass by runs or by phases is predicted to take less time
+// than a sweep, whose smallest problems take 8 to 12 us on an H200: a block stages plane after plane, and
+// waits for each. Runs and phases should take 4 us, and 1 us more for each 4 million products; a sweep that
+// fills the device computes about twice as many in that time. So both would meet at some 40 million products.
+// To be tuned: until that is measured the limits stay far below it.
+constexpr int64_t kMostProductsOfSmall = int64_t{1} << 22;
+constexpr int64_t kMostProductsOfSmallWeightGrad = int64_t{1} << 22;
+
+inline int64_t products_of(const Geometry& geometry) {
+  return geometry.batch * geometry.output_channels() * geometry.output_pixels() * geometry.taps();
+}
+inline bool sweep_pays(const Problem& problem) {
+  return !(supports_runs(problem) || supports_phases(problem)) ||
+         products_of(problem.geometry) > kMostProductsOfSmall;
+}
+inline bool sweep_weight_grad_pays(const Problem& problem) {
+  return !supports_runs_weight_grad(problem) ||
+         products_of(problem.geometry) > kMostProductsOfSmallWeightGrad;
+}
+
+enum class Kernel { channels_last, sweep, channels_last_phases, phases, runs, any };
 struct Rule {
   Kernel kernel;
   const char* name;
@@ -214,17 +256,20 @@ struct Rule {
 };
 inline constexpr Rule kCorrelationRules[] = {
     {Kernel::channels_last, "channels_last_correlate", supports_channels_last, always},
-    {Kernel::sweep, "sweep_correlate", supports_sweep, always},
+    {Kernel::sweep, "sweep_correlate", supports_sweep, sweep_pays},
+    {Kernel::runs, "runs_correlate", supports_runs, always},
     {Kernel::any, "gather_volumes", supports_gather, always}};
 inline constexpr Rule kInputGradRules[] = {
     {Kernel::channels_last, "channels_last_correlate", supports_channels_last, always},
-    {Kernel::sweep, "sweep_correlate", supports_sweep, always},
+    {Kernel::sweep, "sweep_correlate", supports_sweep, sweep_pays},
     {Kernel::channels_last_phases, "channels_last_phases_input_grad", supports_channels_last_phases, always},
     {Kernel::phases, "phases_input_grad", supports_phases, always},
+    {Kernel::runs, "runs_correlate", supports_runs, always},
     {Kernel::any, "gather_volumes", supports_gather, always}};
 inline constexpr Rule kWeightGradRules[] = {
     {Kernel::channels_last, "channels_last_weight_grad", supports_channels_last_weight_grad, always},
-    {Kernel::sweep, "sweep_weight_grad", supports_sweep_weight_grad, always},
+    {Kernel::sweep, "sweep_weight_grad", supports_sweep_weight_grad, sweep_weight_grad_pays},
+    {Kernel::runs, "runs_weight_grad", supports_runs_weight_grad, always},
     {Kernel::any, "gather_volumes_weight_grad", supports_gather, always}};
 
 // How results are shared out among threads and blocks. A thread owns a group of rows and a unit of columns of
