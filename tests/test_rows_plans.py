@@ -3,6 +3,7 @@
 The plans are host code alone: a program asks them without a GPU.
 """
 
+import math
 import os
 import subprocess
 from random import Random
@@ -80,3 +81,57 @@ def test_short_rows_with_a_dilation_share_warps(ask, length, lanes, rows):
     """Lanes have four results each, so that few of them compute what is not there."""
     plan = ask("spread", 64, 512, length, 3, 1, 2, 2, 2)
     assert (plan["lanes"], plan["rows"]) == (lanes, rows)
+
+
+@pytest.mark.parametrize("kind", ["nhwc", "nhwc_gathers"])
+def test_units_of_rows_in_nhwc_hold_every_result_once_and_their_weights_fit(ask, kind):
+    random = Random(kind)
+    for _ in range(60):
+        stride, dilation = random.choice((1, 1, 2, 3, 8, 1024)), random.choice((1, 1, 2, 6, 8192))
+        kernel, length = random.choice((1, 3, 8, 9, 31, 128, 256)), random.choice((1, 7, 49, 500, 2049, 16000))
+        channels, padding = random.choice((1, 4, 95, 128, 132, 2048)), dilation * (kernel - 1)
+        outputs = (length + padding - 1) // stride + 1 if stride > 1 else length + padding
+        sizes = 2, channels, length, kernel, stride, padding, dilation, 2
+        plan = ask(kind, *sizes)
+        results = length if kind == "nhwc_gathers" else outputs
+        # From a result to the next that shares its sources, and from tap to tap of those that they share.
+        shrunk = dilation // math.gcd(stride, dilation)
+        steps = (shrunk, shrunk * stride) if kind == "nhwc" else (shrunk * stride, shrunk)
+        assert (plan["step"], plan["sources"], plan["taps"]) == (*steps, stride // math.gcd(stride, dilation)), sizes
+        for own in (4, 8):
+            held = plan[f"groups{own}"] * own * plan["step"]
+            assert plan[f"classes{own}"] == min(results, plan["step"]), sizes
+            assert held >= results > held - own * plan["step"], sizes
+        assert plan["lanes"] <= plan["most"], sizes
+        assert plan["lanes"] * plan["channel_groups"] * 4 >= channels, sizes
+        assert plan["bytes"] <= 48 * KIB, sizes
+
+
+def test_a_weight_gradient_of_rows_in_nhwc_has_every_tap_and_every_result(ask):
+    random = Random("nhwc_weight_grad")
+    for _ in range(60):
+        stride, dilation = random.choice((1, 1, 2, 5, 8)), random.choice((1, 1, 2, 6, 32))
+        kernel, length = random.choice((1, 2, 3, 8, 9, 31, 48, 256)), random.choice((1, 7, 49, 500, 2049, 16000))
+        channels, padding = random.choice((1, 4, 6, 95, 128, 2048)), dilation * (kernel - 1)
+        outputs = (length + padding - 1) // stride + 1
+        sizes = random.choice((1, 3, 32)), channels, length, kernel, stride, padding, dilation, 2
+        plan = ask("nhwc_weight_grad", *sizes)
+        slots = 256 // plan["lanes"]
+        assert plan["owned"] in (2, 3, 4, 6, 8), sizes
+        assert plan["owned"] * (plan["groups"] // plan["runs"]) * plan["runs"] >= kernel, sizes
+        assert plan["group_blocks"] * plan["groups_of_block"] >= plan["groups"], sizes
+        assert 1 <= plan["groups_of_block"] <= slots, sizes
+        assert plan["stretches"] * plan["stretch"] * plan["step"] >= outputs, sizes
+        assert plan["units"] == sizes[0] * plan["classes"] * plan["stretches"], sizes
+        assert plan["chunks"] * plan["units_of_chunk"] >= plan["units"], sizes
+        assert (plan["chunks"] - 1) * plan["units_of_chunk"] < plan["units"], sizes
+        assert 1 <= plan["chunks"] <= plan["most_chunks"], sizes
+        assert 4 * plan["owned"] * slots * plan["lanes"] * plan["own"] <= 32 * KIB, sizes
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "one"), [(4, 2, 1), (8, 2, 1), (9, 2, 0), (16, 4, 1), (16, 8, 1), (17, 8, 0), (3, 1, 0)]
+)
+def test_few_taps_with_a_stride_are_walked_one_result_at_a_time(ask, kernel, stride, one):
+    assert ask("nhwc", 8, 64, 500, kernel, stride, kernel, 1, 2)["one"] == one
+    assert ask("nhwc_gathers", 8, 64, 500, kernel, stride, kernel, 1, 2)["one"] == 0
