@@ -105,10 +105,10 @@ TORCHGRAFT_THRESHOLD(kGatheredProductsOfFewPixels, int64_t{1} << 24);
 TORCHGRAFT_THRESHOLD(kGatheredProducts, int64_t{1} << 20);
 TORCHGRAFT_THRESHOLD(kGatheredProductsOfFiveTaps, int64_t{1} << 21);
 
-// Rows in NHWC, by their products: with k = 9 (16,64,2768) takes 13 % less than gathered,
-// and (8,95,137) with k = 5 16 % more. Many taps leave each few positions: (8,256,84,k48) takes 30 us and 11 us
-// gathered. From 144 problems drawn on an H200.
-TORCHGRAFT_THRESHOLD(kGatheredRowProducts, int64_t{1} << 21);
+// Rows in NHWC, by their products: (32,128,104,k15,d4) takes 21 % less than gathered, and (8,95,137,k5) 16 %
+// more. Many taps leave each few positions: (8,256,84,k48) takes 30 us and 11 us gathered. From 234 problems
+// drawn on an H200.
+TORCHGRAFT_THRESHOLD(kGatheredRowProducts, int64_t{5} << 18);
 
 // ---------------------------------------------------------------- tensor cores
 
@@ -131,8 +131,8 @@ TORCHGRAFT_THRESHOLD(kTapsOfPhases, 8);
 TORCHGRAFT_THRESHOLD(kProductsOfPhases, int64_t{1} << 22);
 // A phase of a stride has so few of the taps of an upsampling kernel that products are mostly empty: with k = 16
 // and stride 8 (32,96,136x136) in bfloat16 takes 577 us in phases and 174 us gathered, its weight gradient 1,113
-// and 218. From 58 problems drawn on an H200 whose kernels are two or three strides wide.
-TORCHGRAFT_THRESHOLD(kTapsOfOnePhase, 5);
+// and 218. From 117 problems drawn on an H200.
+TORCHGRAFT_THRESHOLD(kTapsOfOnePhase, 4);
 // With this many taps diagonals_nchw pays for any problem: (24,16,38x38,k11) takes 13 us by diagonals and 17
 // us by tiles, (4,152,9x5,k11) 10 and 13.
 TORCHGRAFT_THRESHOLD(kTapsOfDiagonals, 11);
