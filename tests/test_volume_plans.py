@@ -40,7 +40,7 @@ class Call:
     transposed: bool = False
     channels_last: bool = False
     element_bytes: int = 2
-    batch: int = 256
+    batch: int = 2048
     multiplier: int = 1
 
     def line(self) -> str:
@@ -112,10 +112,10 @@ GATHER = ("gather_volumes", "gather_volumes_weight_grad")
         (Call(kernel=(2, 2, 2), stride=(2, 2, 2), padding=0, size=(512, 1024, 1024), batch=15), RUNS),
         (Call(kernel=(2, 2, 2), stride=(2, 2, 2), padding=0, size=(512, 1024, 1024), batch=16), (RUNS[0], GATHER[1])),
         # Small volumes are not swept, where anything but gathering takes them.
-        (Call(batch=12), RUNS),
-        (Call(batch=13), SWEEP),
-        (Call(batch=12, transposed=True), RUNS),
-        (Call(batch=13, transposed=True), SWEEP),
+        (Call(batch=50), RUNS),
+        (Call(batch=51), SWEEP),
+        (Call(batch=50, transposed=True), RUNS),
+        (Call(batch=51, transposed=True), SWEEP),
         (Call(batch=2, stride=(2, 2, 2), transposed=True), (PHASES[0], RUNS[1])),
         (Call(batch=2, multiplier=2), SWEEP),
         (Call(batch=2, channels_last=True), LAST),

@@ -129,9 +129,9 @@ TORCHGRAFT_THRESHOLD(kLargeProductsPixels, 8 * 8);
 // taps than they use at once phases pay, unless there is little to multiply.
 TORCHGRAFT_THRESHOLD(kTapsOfPhases, 8);
 TORCHGRAFT_THRESHOLD(kProductsOfPhases, int64_t{1} << 22);
-// A phase of a stride has so few of the taps of an upsampling kernel that products are mostly empty: with k = 16
-// and stride 8 (32,96,136x136) in bfloat16 takes 577 us in phases and 174 us gathered, its weight gradient 1,113
-// and 218. From 117 problems drawn on an H200.
+// A phase of a stride has so few of the taps of an upsampling kernel that products are mostly empty: with k =
+// 16 and stride 8 (32,96,136x136) in bfloat16 takes 577 us in phases and 174 us gathered, its weight gradient
+// 1,113 and 218. From 117 problems drawn on an H200.
 TORCHGRAFT_THRESHOLD(kTapsOfOnePhase, 4);
 // With this many taps diagonals_nchw pays for any problem: (24,16,38x38,k11) takes 13 us by diagonals and 17
 // us by tiles, (4,152,9x5,k11) 10 and 13.

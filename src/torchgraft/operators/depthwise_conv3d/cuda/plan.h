@@ -241,8 +241,7 @@ inline bool sweep_pays(const Problem& problem) {
          products_of(problem.geometry) > kMostProductsOfSmall;
 }
 inline bool sweep_weight_grad_pays(const Problem& problem) {
-  return !supports_runs_weight_grad(problem) ||
-         products_of(problem.geometry) > kMostProductsOfSmall;
+  return !supports_runs_weight_grad(problem) || products_of(problem.geometry) > kMostProductsOfSmall;
 }
 
 enum class Kernel { channels_last, sweep, channels_last_phases, phases, runs, any };
