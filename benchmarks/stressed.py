@@ -61,11 +61,13 @@ def main() -> int:
     parser.add_argument("--emulated", action="store_true", help="CUDA kernels ran there: `make test-emulated`.")
     given = parser.parse_args()
     path = RESULTS / given.chip / ("stress-emulated.json" if given.emulated else "stress.json")
-    runs = {each["seed"]: each for each in json.loads(path.read_text())["runs"]} if path.is_file() else {}
+    # A run that is repeated takes its own place; other operators may have drawn from the same seed.
+    known = json.loads(path.read_text())["runs"] if path.is_file() else []
+    runs = {(each["seed"], *each["calls"]): each for each in known}
     for report in given.reports:
         run = summarise(json.loads(report.read_text()), "cpu" if given.emulated else given.device)
-        runs[run["seed"]] = run
-    path.write_text(as_json({"runs": [runs[seed] for seed in sorted(runs)]}))
+        runs[run["seed"], *run["calls"]] = run
+    path.write_text(as_json({"runs": [runs[key] for key in sorted(runs)]}))
     print(f"{path}: {len(runs)} runs; `make docs` writes the table")
     return 0
 
