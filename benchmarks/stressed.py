@@ -52,6 +52,10 @@ def summarise(report: dict[str, Any], device: str) -> dict[str, Any]:
     }
 
 
+def _key(run: dict[str, Any]) -> tuple[int, tuple[str, ...]]:
+    return run["seed"], tuple(run["calls"])
+
+
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -63,10 +67,10 @@ def main() -> int:
     path = RESULTS / given.chip / ("stress-emulated.json" if given.emulated else "stress.json")
     # A run that is repeated takes its own place; other operators may have drawn from the same seed.
     known = json.loads(path.read_text())["runs"] if path.is_file() else []
-    runs = {(each["seed"], *each["calls"]): each for each in known}
+    runs = {_key(each): each for each in known}
     for report in given.reports:
         run = summarise(json.loads(report.read_text()), "cpu" if given.emulated else given.device)
-        runs[run["seed"], *run["calls"]] = run
+        runs[_key(run)] = run
     path.write_text(as_json({"runs": [runs[key] for key in sorted(runs)]}))
     print(f"{path}: {len(runs)} runs; `make docs` writes the table")
     return 0
