@@ -172,6 +172,14 @@ def test_a_sharding_is_derived_when_it_is_first_needed(declare, monkeypatch):
     assert operator.sharding.text == "a _, _ b -> a b"
 
 
+def test_a_dimension_of_one_element_in_the_largest_samples_is_found_in_a_smaller_one(declare):
+    operator = declare("f(Tensor x) -> Tensor", reference=lambda x: torch.softmax(x, 1))
+    samples = Samples(
+        [Sample("a small batch", (Drawn((6, 3)),)), *(Sample(f"{n} in a row", (Drawn((1, n)),)) for n in range(40, 47))]
+    )
+    assert derive(operator.declaration, samples).text == "a _ -> a _"
+
+
 def test_importing_torchgraft_imports_nothing_of_dtensor():
     script = """
 import sys

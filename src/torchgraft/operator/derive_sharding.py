@@ -77,8 +77,7 @@ def derive(operator: Declaration, samples: Samples) -> Sharding:
         ranks = tuple(-1 if values[place] is None else values[place].dim() for place in places)
         kinds.setdefault(ranks, []).append(values)
     ranks = max(kinds, key=lambda ranks: (-ranks.count(-1), sum(ranks)))
-    # The largest samples have the fewest sizes that are equal by chance.
-    chosen = kinds[ranks][-_SAMPLES:]
+    chosen = _choose(places, kinds[ranks])
     letters = _find_letters(operator, places, chosen)
     given = zip(*(as_tuple(operator.reference(*values)) for values in chosen), strict=True)
     results = [max(result.dim() for result in each) for each in given]
@@ -120,6 +119,21 @@ def holds(operator: Declaration, sharding: Sharding, values: Sequence[Any]) -> b
         ):
             return False
     return True
+
+
+def _choose(places: Sequence[int], calls: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Chooses the largest calls, which have the fewest sizes that are equal by chance.
+
+    For each dimension that none of them can have cut, the largest call follows in which it can be.
+    """
+    chosen = list(calls[-_SAMPLES:])
+    for place in places:
+        rank = 0 if calls[0][place] is None else calls[0][place].dim()
+        for dimension in range(rank):
+            sizes = [values[place].shape[dimension] for values in calls]
+            if all(values[place].shape[dimension] == 1 for values in chosen) and max(sizes) > 1:
+                chosen.append(next(values for values in reversed(calls) if values[place].shape[dimension] > 1))
+    return chosen
 
 
 def _values(operator: Declaration, sample: Sample) -> tuple[Any, ...]:
