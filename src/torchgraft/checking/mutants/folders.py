@@ -159,8 +159,15 @@ class Folder:
         return {self.work / name: each for name, each in self.place.builds.items() if is_wide or not each.of_clones}
 
     def _compiled(self) -> Iterable[tuple[str, bytes]]:
-        """Finds the sources of the place, and the files that they include by a name in quotes."""
-        waiting = [file for file in self.all_sources if file.endswith(self.place.suffix)]
+        """Finds the sources of the place, and the files that they include by a name in quotes.
+
+        A source that only tells which kernel a GPU would take is left out: no call runs it.
+        """
+        waiting = [
+            file
+            for file, source in self.all_sources.items()
+            if file.endswith(self.place.suffix) and _PREDICTS not in source
+        ]
         found: dict[str, None] = {}
         while waiting:
             file = waiting.pop()
@@ -272,6 +279,7 @@ class Folder:
 
 
 _SUFFIXES = (".cpp", ".h", ".hpp", ".inl")
+_PREDICTS = b"torchgraft/detail/predicted.h"
 
 
 def _write_if_new(path: Path, content: bytes) -> None:
