@@ -348,6 +348,21 @@ def test_an_operator_without_kernels_is_refused():
         own.find_folders(["nothing"])
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_kernels_of_each_operator_lie_in_one_folder(device):
+    served = [name for folder in own.find_folders() for name in own.find_operators(folder, device)]
+    declared = [each.name for each in Operator.registered.values() if each.module.startswith("torchgraft.operators")]
+    assert sorted(served) == sorted(name for name in declared if name != "linear")
+
+
+def test_kernels_are_built_with_those_that_they_call():
+    def folders(name):
+        return {path.relative_to(own.PACKAGE / "operators").parts[0] for path in own.sources_in(own.find_folders([name]))}
+
+    assert folders("depthwise_conv2d") == {"depthwise_conv2d", "depthwise_conv3d"}
+    assert folders("depthwise_conv3d") == {"depthwise_conv3d"}
+
+
 def check_kernels_without_a_mistake(kernels):
     def of_each(parts, width):
         return parts.sum(1, keepdim=True).expand(-1, width).reshape(-1)

@@ -87,7 +87,9 @@ SAMPLES = {
 # Tests that ask an operator for what no property asks: errors of PyTorch's own operators, sizes that no memory holds,
 # and strides of which PyTorch takes 32 bits.
 TESTS = {
-    "depthwise_conv2d": ("test_depthwise_conv2d.py", "test_recorded.py"),
+    "causal_conv1d": ("test_causal_conv1d.py",),
+    "depthwise_conv2d": ("test_depthwise_conv2d.py", "test_depthwise_conv1d.py", "test_recorded.py"),
+    "depthwise_conv3d": ("test_depthwise_conv3d.py",),
     "lltm": ("test_lltm.py",),
     "shift": ("test_shift.py",),
 }
@@ -129,7 +131,7 @@ class Library:
         for name in TESTS.get(self.folder.name, ()) if self.place in (DEVICES[0], "cpu-native") else ():
             yield ["", "pytest", f"tests/{name}"]
         kernels = self._kernels() if emulated else {}
-        for operator in own.find_operators(self.folder):
+        for operator in own.find_operators(self.folder, "cuda" if emulated else "cpu"):
             for kernel in kernels.get(operator, ()):
                 yield ["", operator, "--kernel", kernel, *_asked(*properties)]
             for name in properties if elsewhere else (*properties, *PROPERTIES_UNFORCED):
@@ -165,7 +167,11 @@ class Answered:
 
     def __init__(self, folder: Path) -> None:
         self.path = WORK / f"{folder.name}.answered"
+        asking = {each.name: each.operator.module for each in find_subjects([])}
+        served = {name for device in ("cpu", "cuda") for name in own.find_operators(folder, device)}
+        beside = {PACKAGE / "operators" / asking[name].split(".")[2] / "samples.py" for name in served}
         sources = [*_sources(folder), *_sources(PACKAGE / "include"), *_sources(PACKAGE / "emulation")]
+        sources += sorted(path for path in beside if path.parent != folder)
         sources += [ROOT / "tests" / name for name in TESTS.get(folder.name, ())]
         asked = PROPERTIES, PROPERTIES_ELSEWHERE, PROPERTIES_UNFORCED, SAMPLES, KINDS
         now = sha256(b"".join(path.read_bytes() for path in sources) + repr(asked).encode()).hexdigest()
@@ -223,7 +229,8 @@ def _of_cpu(kind: str, folder: Path, compilers: int) -> Library:
         "OMP_NUM_THREADS": str(threads),
         "OMP_WAIT_POLICY": "passive",
     }
-    [counted] = (path for path in objects.rglob(f"operators/{folder.name}") if path.is_dir())
+    # A folder without C++ kernels has no objects.
+    counted = next((path for path in objects.rglob(f"operators/{folder.name}") if path.is_dir()), WORK / folder.name)
     return Library(kind, folder, counted, variables)
 
 

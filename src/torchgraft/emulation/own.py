@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from torchgraft.emulation.library import PACKAGE, build_once
-from torchgraft.operator import Operator
+from torchgraft.emulation.translate import find_included
 
 NAMESPACE = "torchgraft"
+_REGISTERED = re.compile(r"TORCHGRAFT_KERNEL\w*\(\s*torchgraft\s*,\s*(?:CPU|CUDA)\s*,\s*(\w+)")
+# The file of a folder that registers kernels for a kind of device.
+_REGISTRATION = {"cpu": "cpu.cpp", "cuda": "cuda.cu"}
 
 
 def find_folders(names: Sequence[str] = ()) -> list[Path]:
@@ -26,8 +30,19 @@ def find_folders(names: Sequence[str] = ()) -> list[Path]:
 
 
 def sources_in(folders: Sequence[Path]) -> list[Path]:
-    """The `.cu` files of some folders and of those below them."""
-    return [path for folder in folders for path in sorted(folder.rglob("*.cu"))]
+    """The `.cu` files of some folders and of those below them, and what these need to be linked.
+
+    A folder needs the sources of the folder beside it whose cuda/kernels.h it includes.
+    """
+    found: dict[Path, list[Path]] = {}
+    waiting = [path.resolve() for path in folders]
+    while waiting:
+        folder = waiting.pop(0)
+        if folder not in found:
+            found[folder] = sorted(folder.rglob("*.cu"))
+            declaring = (path for path in find_included(found[folder]) if path.parts[-2:] == ("cuda", "kernels.h"))
+            waiting += [path.parents[1] for path in declaring]
+    return list(dict.fromkeys(path for sources in found.values() for path in sources))
 
 
 def build(folders: Sequence[Path], **options: Any) -> Path:
@@ -35,13 +50,13 @@ def build(folders: Sequence[Path], **options: Any) -> Path:
     return build_once(NAMESPACE, sources_in(folders), **options)
 
 
-def find_operators(folder: Path) -> list[str]:
-    """The names of all that a folder of operators declares."""
-    module = f"torchgraft.operators.{folder.name}."
-    return [each.name for each in Operator.registered.values() if each.module.startswith(module)]
+def find_operators(folder: Path, device: str = "cuda") -> list[str]:
+    """The names of the operators whose kernels for a kind of device a folder registers, declared there or elsewhere."""
+    path = folder / _REGISTRATION[device]
+    return _REGISTERED.findall(path.read_text()) if path.is_file() else []
 
 
 def check_command(folders: Sequence[Path], options: Sequence[str]) -> list[str]:
-    """The command that checks all that some folders of operators declare."""
+    """The command that checks the operators whose CUDA kernels lie in some folders."""
     names = [name for folder in folders for name in find_operators(folder)]
     return [sys.executable, "-m", "torchgraft", "check", *names, "--device", "cpu", *options]
