@@ -16,12 +16,14 @@ import torch
 import torchgraft
 from torchgraft import Operator
 from torchgraft.checking import PROPERTIES, CheckReport, check, make_test
+from torchgraft.checking.case import Case
 from torchgraft.checking.jobs import Job, make_jobs
 from torchgraft.checking.properties import memory
 from torchgraft.checking.report.check_report import describe
+from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.run import run_job
 from torchgraft.checking.sanitizers.serial import filled_products, products_in_float32
-from torchgraft.checking.subject import find_subjects, subject_of, target_of
+from torchgraft.checking.subject import Subject, find_subjects, subject_of, target_of
 from torchgraft.checking.tensors.compare import Mismatch, expect_close, expect_equal, rounding
 from torchgraft.checking.tensors.strides import in_awkward_strides
 from torchgraft.checking.workers import run_jobs
@@ -293,6 +295,19 @@ def test_a_rival_without_a_kernel_for_a_dtype_is_no_failure_and_one_that_takes_n
         asked = replace(samples["correct"], rivals={"rival": rival})
         results = check(correct, asked, properties=["accuracy"], device="cpu").results
         assert {result.status for result in results} == {status}
+
+
+def test_a_rival_need_not_take_the_one_sample_that_is_asked():
+    def of_few(input):
+        if input.numel() > 1:
+            raise TypeError("a rival of one number")
+        return 2 * input
+
+    asked = replace(samples["correct"], rivals={"rival": of_few})
+    subject = Subject(correct, asked)
+    case = Case(subject, torch.device("cpu"), torch.float32, 0, quick=True, only=asked.table[-1].name)
+    with pytest.raises(NotApplicable, match="rival does not accept this sample"):
+        PROPERTIES["accuracy"].check(case)
 
 
 def test_a_rival_that_computes_something_else_is_named_and_one_of_lower_precision_is_none():
