@@ -23,7 +23,10 @@ from torchgraft.operator import FLOATING
 
 # The properties that are asked whole. The others make random calls, compile, or check what no kernel decides.
 _WHOLE = {
-    **{name: PROPERTIES[name].check for name in ("layouts", "incoming_gradients", "non_finite", "bad_input")},
+    **{
+        name: PROPERTIES[name].check
+        for name in ("layouts", "incoming_gradients", "non_finite", "bad_input", "mutation")
+    },
     "second_gradient": second_gradient.check_against_reference,
     "autocast": autocast.check_eager,
 }

@@ -43,6 +43,7 @@ class _Case(NamedTuple):
         sequences: how each item is packed; empty: it is not.
         ids: those of the elements, if they are others than those of `sequences`.
         dtype: of the gradients of weight and bias, if it is another than that of the input.
+        offsets: the dtype of the offsets of packed sequences.
     """
 
     name: str
@@ -58,6 +59,7 @@ class _Case(NamedTuple):
     sequences: tuple[Packed, ...] = ()
     ids: tuple[int, ...] = ()
     dtype: torch.dtype | None = None
+    offsets: torch.dtype = torch.int32
 
     def _sequence(self) -> Drawn:
         return Drawn((self.batch, self.channels, self.length), self.channels_last)
@@ -75,7 +77,7 @@ class _Case(NamedTuple):
     def _arguments(self, by_offsets: bool) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """The gradients that a backward pass takes, and the arguments of the call."""
         rows = self.sequences[0].sequences if by_offsets else self.batch
-        index = self.sequences[0].cu_seqlens() if by_offsets else self._seq_idx()
+        index = self.sequences[0].cu_seqlens(self.offsets) if by_offsets else self._seq_idx()
         bias = Drawn((self.channels,)) if self.bias else None
         weight = Drawn((self.channels, self.width))
         arguments = self._sequence(), weight, bias, self._state(self.past, rows), index, self.silu
@@ -192,6 +194,7 @@ _PACKED_CASES = (
         for name, packed in _OFFSETS.items()
     ),
     _Case("no past", 1, 3, 12, silu=True, goes_on=True, sequences=(Packed((2, 0, 9, 1)),)),
+    _Case("offsets in int64", 1, 3, 12, past=True, goes_on=True, sequences=(Packed((2, 9, 1)),), offsets=torch.int64),
     _Case("no past, and no sequence of no length", 1, 3, 12, silu=True, sequences=(Packed((2, 9, 1)),)),
     _Case("31 taps", 1, 3, 44, 31, past=True, silu=True, goes_on=True, sequences=(Packed((3, 40, 1)),)),
     _Case("nine taps, channels_last", 1, 17, 30, 9, past=True, channels_last=True, sequences=(Packed((12, 0, 18)),)),
@@ -456,6 +459,7 @@ _STEPS = (
     _Step("a circular buffer", 3, 3, 1, kept=4, silu=True, cached=(0, 5, 7)),
     _Step("a circular buffer, and more elements than it keeps", 2, 3, 9, kept=4, cached=(3, 2)),
     _Step("rows of a larger state, one entry padding", 3, 3, 1, silu=True, rows=(4, -1, 0)),
+    _Step("rows of a larger state, two entries padding", 3, 3, 1, rows=(-1, 2, -1)),
     _Step(
         "rows and a circular buffer, channels_last",
         3,
