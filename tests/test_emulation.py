@@ -357,7 +357,9 @@ def test_the_kernels_of_each_operator_lie_in_one_folder(device):
 
 def test_kernels_are_built_with_those_that_they_call():
     def folders(name):
-        return {path.relative_to(own.PACKAGE / "operators").parts[0] for path in own.sources_in(own.find_folders([name]))}
+        return {
+            path.relative_to(own.PACKAGE / "operators").parts[0] for path in own.sources_in(own.find_folders([name]))
+        }
 
     assert folders("depthwise_conv2d") == {"depthwise_conv2d", "depthwise_conv3d"}
     assert folders("depthwise_conv3d") == {"depthwise_conv3d"}

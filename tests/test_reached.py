@@ -151,6 +151,12 @@ def test_an_answer_stands_until_a_source_changes(tmp_path, monkeypatch):
     assert not report.exists()
 
 
+def test_the_kernels_of_a_library_are_listed_for_each_operator():
+    folder = counting.PACKAGE / "operators/shift"
+    kernels = counting.Library("cpu", folder, folder, {})._kernels()
+    assert {"shift", "shift_grads", "depthwise_conv1d"} <= kernels.keys()
+
+
 def test_products_in_tf32_are_asked_of_samples_that_tf32_holds(monkeypatch):
     """For other numbers the result is as far from the exact one as tf32 is, and right."""
     monkeypatch.setattr(counting.Library, "_kernels", lambda library: {})
