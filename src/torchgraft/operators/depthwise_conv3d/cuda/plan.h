@@ -10,7 +10,8 @@
 //   phases          input gradients with a stride of 2 and sides up to 7, one kernel a channel, in halves and
 //                   float32. A thread owns neighbouring results of all phases of the stride.
 //   runs            sides up to 7, strides of 1 and 2 in any mixture, one kernel a channel, in halves and
-//                   float32, and small volumes. A thread owns neighbouring results of a row.
+//                   float32; input gradients of stride 1. It serves small volumes of kSwept sizes, too. A
+//                   thread owns neighbouring results of a row.
 //   gather          every size, stride, padding, dilation and dtype. A thread gathers one result.
 //
 // sweep, runs and gather take contiguous volumes alone; others are brought into that layout, and results

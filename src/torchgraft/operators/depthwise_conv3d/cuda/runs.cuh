@@ -1,11 +1,14 @@
 // Shared parts of the kernels of contiguous volumes by runs (runs_correlate.cu, runs_weight_grad.cu), which
 // take kernels with sides up to kMostSide, and strides of 1 or 2, in any mixture.
 //
-// A run are four neighbouring outputs of a row. A thread owns one, and loads what they are made of in a row
-// of the input once, in pieces as wide as all rows are aligned. So that registers are known when this is
-// compiled, every run begins at the same place of a piece: runs are shifted by a few outputs where the
-// padding asks for it, and with a stride of 2 and an odd padding one element lies in front of the first
-// piece.
+// A run is four neighbouring outputs of a row. A thread has one at a time, and loads what its outputs are
+// made of in a row of the input once, in pieces as wide as all rows are aligned. So that registers are known
+// when this is compiled, every run begins at the same place of a piece: runs are shifted by a few outputs
+// where the padding asks for it, and with a stride of 2 and an odd padding one element lies in front of the
+// first piece.
+//
+// Planes and rows of padding are left out, columns of padding are added as zeros: a weight or a gradient that
+// is infinite makes NaN of the latter, as PyTorch's convolution in float64 does.
 #pragma once
 
 #include <torchgraft/packed.cuh>

@@ -18,8 +18,8 @@ namespace {
 
 constexpr int kMostTapRows = 4;  // of a block
 constexpr int kMostWarps = kRunThreads / kWarpThreads;
-// A thread adds up so many runs at least, before its sums are added to those of others: that takes as many
-// instructions as a run.
+// Runs are divided into parts as if each thread added up so many at least, before its sums are added to those
+// of others: that takes as many instructions as a run. Parts of whole warps leave some threads fewer.
 constexpr int kFewestRunsOfThread = 4;
 
 struct RunsWeightGradParameters {
