@@ -1,7 +1,7 @@
 // Says how depthwise_conv2d's kernels of rows cut their work, for each line of standard input, as
-// `name=number` pairs. A line is "window", "spread", "gathers" "weight_grad", or
-// "nhwc_weight_grad", and then the batch,
-// channels, length, kernel, stride, padding on both sides, dilation, and bytes of an element.
+// `name=number` pairs. A line is "window", "spread", "gathers", "weight_grad", "nhwc", "nhwc_gathers" or
+// "nhwc_weight_grad", and then the batch, channels, length, kernel, stride, padding on both sides, dilation,
+// and bytes of an element.
 
 #include "cuda/rows/supports.h"
 

@@ -55,8 +55,13 @@ _SINGLE = (
     SequenceCase("31 taps with stride 2, channels_last", (2, 12, 83), 31, same(31, 2), channels_last=True),
     SequenceCase("19 taps with stride 4, channels_last", (1, 36, 150), 19, same(19, 4), channels_last=True),
     SequenceCase("stride 4, dilation 6, channels_last", (2, 5, 97), 9, same(9, 4, 6), channels_last=True),
-    SequenceCase("256 taps, channels_last", (1, 40, 300), 256, SequenceWindow(1, 255, 0), channels_last=True),
-    SequenceCase("257 taps, channels_last", (1, 3, 300), 257, SequenceWindow(1, 256, 0), channels_last=True),
+    # With a stride of 1 so many taps are computed in the other layout.
+    SequenceCase(
+        "256 taps with stride 2, channels_last", (1, 40, 300), 256, SequenceWindow(2, 255, 0), channels_last=True
+    ),
+    SequenceCase(
+        "257 taps with stride 2, channels_last", (1, 3, 300), 257, SequenceWindow(2, 256, 0), channels_last=True
+    ),
     SequenceCase("many short sequences", (33, 20, 3), 3, same(3), channels_last=True),
     SequenceCase("1030 channels", (1, 1030, 5), 4, causal(4), channels_last=True),
 )

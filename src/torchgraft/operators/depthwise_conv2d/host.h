@@ -13,9 +13,9 @@
 //   Tensor relayout(tensor, layout)          from the other dense layout, in a new tensor; optional
 //   Tensor readable<T>(tensor, name)         a weight or bias as kernels for T can read it; contiguous
 //   void forward(input, weight, bias, output, geometry, layout)
-//   bool turns_results<T>(geometry, layout)  whether forward_turned, with the arguments of forward, writes
-//   the
-//                                            output in the other layout; optional
+//                                            weight and bias as tensors, what `readable` made of them
+//   bool turns_results<T>(geometry, layout)  whether the output may be written in the other layout, by
+//                                            forward_turned, which takes what forward takes; optional
 //   void input_grad(output_grad, weight, input_grad, geometry, layout)
 //   void weight_grad(output_grad, input, weight_grad, geometry, layout, like)
 //                                            of halves, weight_grad may be float: then sums are not rounded
