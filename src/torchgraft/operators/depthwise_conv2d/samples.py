@@ -18,6 +18,7 @@ from torchgraft.sampling import Distribution, Drawn, Large, ModuleSample, Replac
 _BOTH_LAYOUTS = (
     ConvolutionCase("3x3 as in MobileNet", (2, 5, 9, 11), (3, 3), same(3)),
     ConvolutionCase("3x3 with stride 2", (2, 5, 9, 11), (3, 3), same(3, 2)),
+    ConvolutionCase("3x3 with stride 3", (2, 5, 13, 40), (3, 3), same(3, 3)),
     ConvolutionCase("4x4 with stride 2 as in DCGAN", (2, 3, 6, 15), (4, 4), Window(2, 2, 1, 1, 1, 2)),
     ConvolutionCase("5x5 as in EfficientNet", (2, 3, 12, 10), (5, 5), same(5)),
     ConvolutionCase("5x5 with stride 2", (2, 3, 12, 10), (5, 5), same(5, 2)),
@@ -61,6 +62,7 @@ _BOTH_LAYOUTS = (
     ConvolutionCase("dilation 2", (1, 3, 11, 12), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2)),
     ConvolutionCase("dilation 2, an odd width", (1, 3, 7, 13), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2)),
     ConvolutionCase("dilation 2, narrow", (1, 3, 9, 6), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2)),
+    ConvolutionCase("dilation 3, narrow", (1, 32, 28, 9), (3, 3), Window(1, 1, 3, 2, 3, 2, 3, 3)),
     ConvolutionCase("dilation 3 with stride 2", (1, 3, 13, 12), (3, 3), Window(2, 2, 3, 3, 3, 3, 3, 3)),
     ConvolutionCase("dilation and stride with a common factor", (1, 2, 15, 14), (3, 4), Window(6, 4, 2, 3, 2, 3, 4, 2)),
     ConvolutionCase(
