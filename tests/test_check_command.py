@@ -24,7 +24,6 @@ import torchgraft
 from documents import read_document
 from torchgraft.checking import PROPERTIES
 from torchgraft.checking.jobs import SMOKE, Job, make_jobs
-from torchgraft.checking.kernels import kernel_folder_of
 from torchgraft.checking.report import live as live_check
 from torchgraft.checking.report.board import Board
 from torchgraft.checking.report.check_report import CheckReport
@@ -34,6 +33,7 @@ from torchgraft.checking.sanitizers import cuda
 from torchgraft.checking.sanitizers import run as sanitizing
 from torchgraft.checking.subject import find_subjects
 from torchgraft.cli import app
+from torchgraft.finding.sources import kernel_folder_of
 
 OPERATORS = """
 import ctypes

@@ -350,7 +350,7 @@ def test_an_operator_without_kernels_is_refused():
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_the_kernels_of_each_operator_lie_in_one_folder(device):
-    served = [name for folder in own.find_folders() for name in own.find_operators(folder, device)]
+    served = [each.name for folder in own.find_folders() for each in own.find_operators(folder, device)]
     declared = [each.name for each in Operator.registered.values() if each.module.startswith("torchgraft.operators")]
     assert sorted(served) == sorted(name for name in declared if name != "linear")
 

@@ -24,6 +24,7 @@ from threading import Event, Lock
 from torchgraft.building import find_tool
 from torchgraft.checking.subject import find_subjects
 from torchgraft.emulation import library, own
+from torchgraft.finding.sources import folder_of
 from torchgraft.sampling import Drawn
 
 ROOT = Path(__file__).parents[2]
@@ -88,8 +89,7 @@ SAMPLES = {
 # and strides of which PyTorch takes 32 bits.
 TESTS = {
     "causal_conv1d": ("test_causal_conv1d.py",),
-    "depthwise_conv2d": ("test_depthwise_conv2d.py", "test_depthwise_conv1d.py", "test_recorded.py"),
-    "depthwise_conv3d": ("test_depthwise_conv3d.py",),
+    "depthwise_conv2d": (*(f"test_depthwise_conv{rank}d.py" for rank in (1, 2, 3)), "test_recorded.py"),
     "lltm": ("test_lltm.py",),
     "shift": ("test_shift.py",),
 }
@@ -135,7 +135,7 @@ class Library:
         for name in TESTS.get(self.folder.name, ()) if self.place in places else ():
             yield ["", "pytest", f"tests/{name}"]
         kernels = self._kernels() if emulated else {}
-        for operator in own.find_operators(self.folder, "cuda" if emulated else "cpu"):
+        for operator in (each.name for each in own.find_operators(self.folder, "cuda" if emulated else "cpu")):
             for kernel in kernels.get(operator, ()):
                 yield ["", operator, "--kernel", kernel, *_asked(*properties)]
             for name in properties if elsewhere else (*properties, *PROPERTIES_UNFORCED):
@@ -171,11 +171,9 @@ class Answered:
 
     def __init__(self, folder: Path) -> None:
         self.path = WORK / f"{folder.name}.answered"
-        asking = {each.name: each.operator.module for each in find_subjects([])}
-        served = {name for device in ("cpu", "cuda") for name in own.find_operators(folder, device)}
-        beside = {PACKAGE / "operators" / asking[name].split(".")[2] / "samples.py" for name in served}
+        served = (each for device in ("cpu", "cuda") for each in own.find_operators(folder, device))
         sources = [*_sources(folder), *_sources(PACKAGE / "include"), *_sources(PACKAGE / "emulation")]
-        sources += sorted(path for path in beside if path.parent != folder)
+        sources += sorted({folder_of(each) / "samples.py" for each in served} - {*sources})
         sources += [ROOT / "tests" / name for name in TESTS.get(folder.name, ())]
         asked = PROPERTIES, PROPERTIES_ELSEWHERE, PROPERTIES_UNFORCED, SAMPLES, KINDS
         now = sha256(b"".join(path.read_bytes() for path in sources) + repr(asked).encode()).hexdigest()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchgraft.authoring.kernel_files import cpp_file, triton_file
-from torchgraft.authoring.operator_files import declarations, init, references, samples, test_file
+from torchgraft.authoring.operator_files import init_file, operator_file, reference_file, samples_file, test_file
 from torchgraft.authoring.recurrence_files import CELL_SOURCES, recurrence
 from torchgraft.authoring.stubs import Stub
 from torchgraft.authoring.texts import filled
@@ -34,10 +34,10 @@ def files(name: str, found: Sequence[Stub], *, is_complete: bool, cuda: bool, tr
     made = _around(values, {"README.md": "README.md", "AGENTS.md": "AGENTS.md"})
     made |= {
         f"tests/test_{name}.py": test_file(name, found),
-        f"src/{name}/__init__.py": init(name, found[0], ["cpu.cpp", *(["cuda.cu"] if cuda else [])], triton),
-        f"src/{name}/reference.py": references(found),
-        f"src/{name}/operator.py": declarations(name, found, is_complete, cuda or triton),
-        f"src/{name}/samples.py": samples(found),
+        f"src/{name}/__init__.py": init_file(name, found[0], ["cpu.cpp", *(["cuda.cu"] if cuda else [])], triton),
+        f"src/{name}/reference.py": reference_file(found),
+        f"src/{name}/operator.py": operator_file(name, found, is_complete, cuda or triton),
+        f"src/{name}/samples.py": samples_file(found),
         f"src/{name}/cpu.cpp": cpp_file("cpu", name, found, is_complete),
     }
     if cuda:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchgraft.authoring import sizes
-from torchgraft.authoring.in_python import multiplied, rest_of, source_of
-from torchgraft.authoring.stubs import CPP_WORDS, Copy, Stub
+from torchgraft.authoring.stubs import CPP_WORDS, Copy, Stub, multiplied, rest_of, source_of
 from torchgraft.declaration.schema import Argument
 from torchgraft.kernels.signatures import cpp_type
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from torchgraft.authoring import sizes
-from torchgraft.authoring.stubs import CHANGING, IN_PYTHON, Copy, Stub, rising_of
+from torchgraft.authoring.stubs import CHANGING, IN_PYTHON, Copy, Stub, multiplied, rest_of, rising_of, source_of
 from torchgraft.declaration.schema import REQUIRED, Argument
 
 _WIDTH = 120
@@ -124,36 +124,6 @@ def sizes_in_python(stub: Stub, shape: Sequence[str]) -> list[str]:
         number, name, source = source_of(stub, word)
         text = name if source is None else f"{source.tensor}.shape[{source.place}]"
         found.append(multiplied(number, text, "//", source) if name else str(number))
-    return found
-
-
-def multiplied(number: int, text: str, division: str, source: sizes.Source | None) -> str:
-    """A number times a size, which is divided first if its tensor has a multiple of it."""
-    if source is not None and source.divisor > 1:
-        text = f"{text} {division} {source.divisor}"
-        return text if number == 1 else f"{number} * ({text})"
-    return text if number == 1 else f"{number} * {text}"
-
-
-def source_of(stub: Stub, word: str) -> tuple[int, str, sizes.Source | None]:
-    """Splits a size in words: a number, a name, and where the name's size is; None if an argument has its value."""
-    assert stub.words is not None
-    times, name, alone = re.fullmatch(r"(?:(\d+)\*)?([A-Za-z]\w*)|(\d+)", word).groups()  # type: ignore[union-attr]
-    if any(argument.name == name for argument in stub.arguments):
-        return int(times or 1), name, None
-    return int(alone or times or 1), name or "", sizes.source_of(stub.words, name, _required(stub)) if name else None
-
-
-def _required(stub: Stub) -> list[str]:
-    """The names of the tensors that no call leaves out."""
-    return [each.name for each in stub.arguments if each.is_tensor and not each.optional]
-
-
-def rest_of(stub: Stub) -> tuple[str, int, int]:
-    """The tensor whose dimensions `...` stands for, and how many others it has before and behind them."""
-    assert stub.words is not None
-    found = sizes.rest_of(stub.words, _required(stub))
-    assert found is not None
     return found
 
 

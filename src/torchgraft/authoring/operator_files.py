@@ -30,12 +30,9 @@ def test_file(name: str, found: Sequence[Stub]) -> str:
     )
 
 
-def init(name: str, stub: Stub, sources: Sequence[str], triton: bool) -> str:
+def init_file(name: str, stub: Stub, sources: Sequence[str], triton: bool) -> str:
     """The `__init__.py` of a package: it loads the kernels, and has the function that users call."""
-    body = f"""
-# In an installed wheel the compiled kernels lie in lib/. Elsewhere they are compiled here, once.
-{loading(name, sources)}
-"""
+    body = loading(name, sources)
     if triton:
         body += f"""
 # Without Triton the other kernels answer.
@@ -83,7 +80,7 @@ def _zeros(tensor: Tensor, *sizes: int) -> Tensor:
 '''
 
 
-def references(found: Sequence[Stub]) -> str:
+def reference_file(found: Sequence[Stub]) -> str:
     """The references of operators."""
     functions = [_ZEROS] if any(copy.depends_on for stub in found for copy in stub.copies) else []
     for stub in found:
@@ -100,7 +97,7 @@ def references(found: Sequence[Stub]) -> str:
     return module_text(f"What {found[0].name} means: its kernels are compared with this.", "".join(functions))
 
 
-def declarations(name: str, found: Sequence[Stub], is_complete: bool, on_gpu: bool) -> str:
+def operator_file(name: str, found: Sequence[Stub], is_complete: bool, on_gpu: bool) -> str:
     """The declarations of operators."""
     first, *others = found
     body = ""
@@ -214,7 +211,7 @@ _OF_INDICES = """\
 """
 
 
-def samples(found: Sequence[Stub]) -> str:
+def samples_file(found: Sequence[Stub]) -> str:
     """The samples of operators."""
     words = found[0].words
     taken = ["shape: tuple[int, ...]"] if words is None else sizes.parameters(words)

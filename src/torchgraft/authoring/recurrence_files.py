@@ -27,10 +27,7 @@ def recurrence(package: str, name: str, module: str) -> dict[str, str]:
 {in_python.joined(f"{name} = Recurrence(", declared, ")")}
 """
     if module == package:
-        init += f"""
-# In an installed wheel the compiled kernels lie in lib/. Elsewhere they are compiled here, once.
-{loading(package, CELL_SOURCES)}
-"""
+        init += loading(package, CELL_SOURCES)
     made: dict[str, Any] = {}
     # The kernels are those of the file as it stands there.
     exec(compile(cell, f"{folder}/cell.py", "exec"), made)

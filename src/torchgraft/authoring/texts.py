@@ -18,10 +18,12 @@ def filled(template: str, values: dict[str, str]) -> str:
 
 
 def loading(namespace: str, sources: Sequence[str]) -> str:
-    """The call that loads the kernels of a package."""
-    return in_python.joined(
-        f'building.load("{namespace}", [', [f'Path(__file__).with_name("{source}")' for source in sources], "])"
-    )
+    """The lines that load the kernels of a package."""
+    paths = [f'Path(__file__).with_name("{source}")' for source in sources]
+    return f"""
+# In an installed wheel the compiled kernels lie in lib/. Elsewhere they are compiled here, once.
+{in_python.joined(f'building.load("{namespace}", [', paths, "])")}
+"""
 
 
 # What a text in Python imports where it says something, in the order that formatters want.

@@ -23,8 +23,8 @@ from typing import NoReturn
 from rich.console import Console
 
 from torchgraft import building
-from torchgraft.checking.kernels import folder_of
 from torchgraft.finding.places import declaring_modules
+from torchgraft.finding.sources import folder_of
 from torchgraft.operator import Operator
 
 _PACKAGE = Path(building.__file__).parents[1]

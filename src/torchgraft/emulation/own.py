@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,11 +9,10 @@ from typing import Any
 
 from torchgraft.emulation.library import PACKAGE, build_once
 from torchgraft.emulation.translate import find_included
+from torchgraft.finding.sources import kernel_folder_of
+from torchgraft.operator import Operator
 
 NAMESPACE = "torchgraft"
-_REGISTERED = re.compile(r"TORCHGRAFT_KERNEL\w*\(\s*torchgraft\s*,\s*(?:CPU|CUDA)\s*,\s*(\w+)")
-# The file of a folder that registers kernels for a kind of device.
-_REGISTRATION = {"cpu": "cpu.cpp", "cuda": "cuda.cu"}
 
 
 def find_folders(names: Sequence[str] = ()) -> list[Path]:
@@ -50,13 +48,13 @@ def build(folders: Sequence[Path], **options: Any) -> Path:
     return build_once(NAMESPACE, sources_in(folders), **options)
 
 
-def find_operators(folder: Path, device: str = "cuda") -> list[str]:
-    """The names of the operators whose kernels for a kind of device a folder registers, declared there or elsewhere."""
-    path = folder / _REGISTRATION[device]
-    return _REGISTERED.findall(path.read_text()) if path.is_file() else []
+def find_operators(folder: Path, device: str = "cuda") -> list[Operator]:
+    """The operators whose kernels for a kind of device lie in a folder, declared there or elsewhere."""
+    own = (each for each in Operator.registered.values() if each.namespace == NAMESPACE)
+    return [each for each in own if kernel_folder_of(each, device) == folder]
 
 
 def check_command(folders: Sequence[Path], options: Sequence[str]) -> list[str]:
     """The command that checks the operators whose CUDA kernels lie in some folders."""
-    names = [name for folder in folders for name in find_operators(folder)]
+    names = [each.name for folder in folders for each in find_operators(folder)]
     return [sys.executable, "-m", "torchgraft", "check", *names, "--device", "cpu", *options]

@@ -130,9 +130,8 @@ def _choose(places: Sequence[int], calls: Sequence[tuple[Any, ...]]) -> list[tup
     for place in places:
         rank = 0 if calls[0][place] is None else calls[0][place].dim()
         for dimension in range(rank):
-            sizes = [values[place].shape[dimension] for values in calls]
-            if all(values[place].shape[dimension] == 1 for values in chosen) and max(sizes) > 1:
-                chosen.append(next(values for values in reversed(calls) if values[place].shape[dimension] > 1))
+            if all(values[place].shape[dimension] == 1 for values in chosen):
+                chosen += [values for values in calls if values[place].shape[dimension] > 1][-1:]
     return chosen
 
 

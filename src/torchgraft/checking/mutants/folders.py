@@ -16,9 +16,9 @@ from random import Random
 from typing import Any, Literal
 
 from torchgraft.building import BuildError, build, cache
-from torchgraft.checking.kernels import folder_of, kernel_folder_of, sources_in
 from torchgraft.checking.mutants.changes import Mutant, find_mutants, rewrite
 from torchgraft.checking.sanitizers.cpu import CPU_TOOLS, find_runtimes
+from torchgraft.finding.sources import folder_of, kernel_folder_of, sources_in
 from torchgraft.operator import Operator
 
 # The file beside an operator's declaration that lists mutants that compute the same as the original, and why.

@@ -16,10 +16,10 @@ from pathlib import Path
 from torchgraft.building import BuildError, MissingToolError, build_once
 from torchgraft.building.compile import Sanitizer
 from torchgraft.checking.jobs import Job, OnResult, OnStart, leave_out
-from torchgraft.checking.kernels import kernel_folder_of, sources_in
 from torchgraft.checking.result import DIED, Failure, Result
 from torchgraft.checking.sanitizers.reports import explain_report
 from torchgraft.checking.workers import run_jobs
+from torchgraft.finding.sources import kernel_folder_of, sources_in
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 
 from torchgraft.checking.jobs import Job, OnResult, OnStart
-from torchgraft.checking.kernels import kernel_folder_of
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.result import Result
 from torchgraft.checking.sanitizers.cpu import CPU_TOOLS, run_on_cpu
 from torchgraft.checking.sanitizers.cuda import CUDA_TOOLS, run_on_cuda
+from torchgraft.finding.sources import kernel_folder_of
 
 
 def sanitized(jobs: Sequence[Job]) -> list[Job]:
